@@ -36,13 +36,15 @@ impl Admission {
     pub(crate) fn new(settings: &Settings, standby: &Standby, secrets: &Secrets, now: Instant) -> Self {
         let replies = settings.replies_per_second;
         let connections = settings.capacity.connections;
-        let clients = standby.clients(connections * settings.place().1, secrets.table);
+        let (_, cores) = settings.place();
+        let is_used = settings.limits.are_any;
+        let clients = standby.clients((connections * cores, cores), is_used, secrets.table);
         Admission {
             limits: CoreLimits::new(replies, secrets.isn, now),
             shed_errors: RateLimiter::new(u64::from(replies), replies.div_ceil(10).max(1), now),
             overload: Overload::new(settings.overload_after, now),
             validated_clients: ValidatedClients::new(connections, now),
-            quotas: Quotas::new(connections, Arc::clone(clients)),
+            quotas: Quotas::new((connections, is_used), Arc::clone(clients)),
             congested_since: None,
         }
     }

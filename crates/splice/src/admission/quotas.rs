@@ -71,7 +71,7 @@ const LISTENER_BIT: u32 = 1 << 31;
 /// What one core has counted.
 pub(crate) struct Quotas {
     clients: Arc<ClientCounts>,
-    /// By slot. Memory is touched as it is used.
+    /// By slot.
     counted: Box<[Entry]>,
     /// Whether anything was counted since the start.
     are_used: bool,
@@ -83,11 +83,16 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// Room for this many connections; the counts of clients are shared by all cores.
-    pub(crate) fn new(connections: usize, clients: Arc<ClientCounts>) -> Self {
+    /// Room for this many connections, whose memory is taken now if it is used from the start; the counts of clients are shared by all
+    /// cores.
+    pub(crate) fn new((connections, is_used): (usize, bool), clients: Arc<ClientCounts>) -> Self {
+        let mut counted = bytemuck::zeroed_slice_box(connections);
+        if is_used {
+            e2d2::memory::take_in_large_pages(&mut counted);
+        }
         Quotas {
             clients,
-            counted: bytemuck::zeroed_slice_box(connections),
+            counted,
             are_used: false,
             have_pools: false,
             leaving: ArrayVec::new(),
@@ -453,7 +458,7 @@ mod tests {
         let limits = Limits::new((Vec::new(), Vec::new()), vec![Some(limit), None], Vec::new());
         let (now, shared) = (Instant::from_millis(1_000), Arc::<Meters>::default());
         let mut meters = CoreMeters::new(Arc::clone(&shared));
-        let mut quotas = Quotas::new(4, Arc::new(ClientCounts::new(4, [1, 2])));
+        let mut quotas = Quotas::new((4, false), Arc::new(ClientCounts::new((4, 1), false, [1, 2])));
         let mut choose = |slot, pool| quotas.choose((&limits, &mut meters), (slot, pool), now);
         assert_eq!(choose(0, 0), Ok(()));
         assert!(choose(1, 0).is_err(), "it is full");

@@ -36,6 +36,8 @@ const MOST_LINES: usize = 1 << 28;
 #[derive(Debug)]
 pub(crate) struct ClientCounts {
     lines: Box<[Line]>,
+    /// One core has all clients: its additions need not be atomic, which would wait for all its stores before them.
+    has_one_core: bool,
     of_v6: PairHash,
     of_key: PairHash,
     /// Connections that were not counted because there was no place.
@@ -69,12 +71,17 @@ impl ClientPlace {
 }
 
 impl ClientCounts {
-    /// An empty table with two places for each of `connections`.
-    pub(crate) fn new(connections: usize, secret: [u64; 2]) -> Self {
+    /// An empty table with two places for each of `connections` of so many cores, whose memory is taken now if it is used from the start.
+    pub(crate) fn new((connections, cores): (usize, usize), is_used: bool, secret: [u64; 2]) -> Self {
         let mut words = KeyWords::new(secret);
-        let lines = (2 * connections).div_ceil(PLACES).clamp(2, MOST_LINES);
+        let all = (2 * connections).div_ceil(PLACES).clamp(2, MOST_LINES);
+        let mut lines = bytemuck::zeroed_slice_box(all);
+        if is_used {
+            e2d2::memory::take_in_large_pages(&mut lines);
+        }
         ClientCounts {
-            lines: bytemuck::zeroed_slice_box(lines),
+            lines,
+            has_one_core: cores == 1,
             of_v6: PairHash::new(&mut words),
             of_key: PairHash::new(&mut words),
             uncounted: AtomicU64::new(0),
@@ -99,11 +106,11 @@ impl ClientCounts {
         for _ in 0..PLACES {
             match self.find(lines, tag, now) {
                 Found::Theirs(place) => {
-                    let before = self.word(place, 0).fetch_add(1, Relaxed);
+                    let before = self.add(place, 1);
                     if before >> OPEN_BITS == tag {
                         return Some((place, before & OPEN));
                     }
-                    self.word(place, 0).fetch_sub(1, Relaxed);
+                    self.leave(place);
                 }
                 Found::Free(place, word) => {
                     let taken = tag << OPEN_BITS | 1;
@@ -142,7 +149,19 @@ impl ClientCounts {
 
     /// Counts one open connection less.
     pub(crate) fn leave(&self, place: ClientPlace) {
-        self.word(place, 0).fetch_sub(1, Relaxed);
+        self.add(place, u64::MAX);
+    }
+
+    /// Adds to a place's first word, and returns what it was.
+    #[inline]
+    fn add(&self, place: ClientPlace, number: u64) -> u64 {
+        let word = self.word(place, 0);
+        if !self.has_one_core {
+            return word.fetch_add(number, Relaxed);
+        }
+        let before = word.load(Relaxed);
+        word.store(before.wrapping_add(number), Relaxed);
+        before
     }
 
     /// When the bucket of the client in this place is full.
@@ -234,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_client_is_another_for_each_listener_and_length() {
-        let counts = ClientCounts::new(1_000, [1, 2]);
+        let counts = ClientCounts::new((1_000, 2), false, [1, 2]);
         let all = [
             key(1),
             ClientKey { listener: 1, ..key(1) },
@@ -250,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_full_table_counts_no_new_client_and_forgets_none_with_connections() {
-        let counts = ClientCounts::new(64, [1, 2]);
+        let counts = ClientCounts::new((64, 2), false, [1, 2]);
         let places: HashMap<u32, ClientPlace> = (0..1_000)
             .filter_map(|n| Some((n, counts.enter(key(n), NOW)?.0)))
             .collect();
@@ -271,7 +290,7 @@ mod tests {
 
     #[test]
     fn who_owes_something_keeps_his_place_until_his_bucket_is_full() {
-        let counts = ClientCounts::new(1, [1, 2]);
+        let counts = ClientCounts::new((1, 2), false, [1, 2]);
         let (place, _) = counts.enter(key(1), NOW).expect("a place");
         let later = NOW + Duration::from_secs(1);
         assert!(counts.take(place, |_| Some(later.as_nanos())));
@@ -288,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_many_cores_count_at_once_is_right() {
-        let counts = ClientCounts::new(64, [1, 2]);
+        let counts = ClientCounts::new((64, 2), false, [1, 2]);
         std::thread::scope(|scope| {
             for core in 0..4 {
                 let counts = &counts;

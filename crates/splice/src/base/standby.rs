@@ -107,10 +107,10 @@ impl Standby {
         &self.meters
     }
 
-    /// The table of clients; the first core that calls this makes it, with room for `connections`.
-    pub(crate) fn clients(&self, connections: usize, secret: [u64; 2]) -> &Arc<ClientCounts> {
+    /// The table of clients; the first core that calls this makes it, with room for the connections of all cores.
+    pub(crate) fn clients(&self, of_all: (usize, usize), is_used: bool, secret: [u64; 2]) -> &Arc<ClientCounts> {
         self.clients
-            .get_or_init(|| Arc::new(ClientCounts::new(connections, secret)))
+            .get_or_init(|| Arc::new(ClientCounts::new(of_all, is_used, secret)))
     }
 
     /// Whether an operator has taken a server out of service.
