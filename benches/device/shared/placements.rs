@@ -1,7 +1,8 @@
 //! Two kinds of proxy in turns, several times over, each time in other memory.
 //!
-//! Where the tables of a proxy lie decides which of their lines displace each other: two proxies of the same kind differ by up to 3 % as
-//! long as they live. Pairs of turns of the same two would tell that as the difference of the kinds, with a narrow interval.
+//! Where the tables of a proxy lie decides which of their lines displace each other: two proxies differ by that for as long as they live,
+//! by a per cent or two and sometimes by ten. Pairs of turns of the same two would tell it as the difference of their kinds, with a narrow
+//! interval.
 
 use std::time::Duration;
 
