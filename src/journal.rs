@@ -114,14 +114,19 @@ impl Journal {
         let mut changes = self.lock();
         let before = changes.len();
         changes.retain(|kept| {
-            let result = kept
-                .change()
-                .and_then(|change| match kept.of == of_file(&change, &config) {
-                    true => change.make(watch, levels),
-                    false => Err("the file says something else of it".to_owned()),
-                });
+            let Ok(change) = kept.change() else { return false };
+            let now = of_file(&change, &config);
+            // DNS may name it again: the file has said nothing else of it.
+            if now.is_empty() && change.is_of_server_by_name(&config) {
+                return true;
+            }
+            let result = match kept.of == now {
+                true => change.make(watch, levels),
+                false => Err("the file says something else of it".to_owned()),
+            };
             if let Err(reason) = &result {
                 log::info!("what ctl has changed holds no longer: {kept}: {reason}");
+                change.undo(watch, levels, &config);
             }
             result.is_ok()
         });
@@ -135,15 +140,7 @@ impl Journal {
         let config = watch.config();
         let changes = std::mem::take(&mut *self.lock());
         for change in changes.iter().filter_map(|kept| kept.change().ok()) {
-            let of_file = match change {
-                Change::Service(subject, _) => Change::Service(subject, Service::In),
-                Change::Log(_) => Change::Log(config.log_level().as_str()),
-                Change::Records(_) => Change::Records(true),
-                Change::Announce(_) => Change::Announce(config.engine().announce),
-            };
-            if let Err(reason) = of_file.make(watch, levels) {
-                log::info!("it is gone already: {reason}");
-            }
+            change.undo(watch, levels, &config);
         }
         self.write(&[]);
     }
@@ -204,6 +201,28 @@ fn of_file(change: &Change<'_>, config: &Config) -> String {
 }
 
 impl Change<'_> {
+    /// Whether it is of a server that DNS names, or has named, for an entry of the file.
+    fn is_of_server_by_name(&self, config: &Config) -> bool {
+        let Change::Service(Subject::Server(name), _) = self else {
+            return false;
+        };
+        let is_it = |entry: &str| name.strip_prefix(entry).is_some_and(|rest| rest.starts_with('@'));
+        config.names().any(|(_, named)| is_it(&named.name))
+    }
+
+    /// Has the engine do what its file says of the thing.
+    fn undo(&self, watch: &Watch, levels: &LogLevels, config: &Config) {
+        let of_file = match *self {
+            Change::Service(subject, _) => Change::Service(subject, Service::In),
+            Change::Log(_) => Change::Log(config.log_level().as_str()),
+            Change::Records(_) => Change::Records(true),
+            Change::Announce(_) => Change::Announce(config.engine().announce),
+        };
+        if let Err(reason) = of_file.make(watch, levels) {
+            log::info!("it is gone already: {reason}");
+        }
+    }
+
     /// Has the engine do it.
     ///
     /// # Errors

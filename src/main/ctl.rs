@@ -13,6 +13,7 @@ use super::capture::{self, CaptureCommand};
 use super::leave::{Leave, OnOff, Subject};
 use super::lists::{self, ListCommand};
 use super::networks::by_network;
+use super::run::RELOAD_PATIENCE;
 use super::shown::shown;
 use super::{Exit, complain, print};
 
@@ -378,7 +379,9 @@ pub(super) fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
 
 /// What the engine answers to a path of its API, or why there is no answer.
 pub(super) fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {
-    match client::ask(socket, method, &format!("/api/v1/{path}")) {
+    // A reload waits for DNS and for every core.
+    let patience = RELOAD_PATIENCE + Duration::from_secs(1);
+    match client::ask_within(socket, method, &format!("/api/v1/{path}"), patience) {
         Ok((200, body)) => Ok(body),
         Ok((status, body)) => Err(format!("{status} {}", body.trim_end())),
         Err(error) => Err(unanswered(&error)),

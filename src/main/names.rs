@@ -116,6 +116,16 @@ impl Names {
         }
     }
 
+    /// Asks what this configuration asks again, as the new version of the file is not used: answers to that are known, and not waited for.
+    pub(super) fn go_back(&mut self, config: &Config) {
+        let questions = config.questions();
+        match &self.resolving {
+            Some(_) if questions.is_empty() => self.resolving = None,
+            Some(resolving) => resolving.set_questions(config.dns(), questions),
+            None => {}
+        }
+    }
+
     /// Has the engine go on with other answers, if there are. To be called a few times a second; whether it has changed.
     pub(super) fn look(&mut self, engine: &mut RunningEngine<DpdkMachine>) -> bool {
         let Some(resolving) = &self.resolving else { return false };
@@ -127,13 +137,13 @@ impl Names {
         if answers == self.seen {
             return false;
         }
-        self.seen = answers;
         self.changed_at = Some(Instant::now());
         let before = engine.config().clone();
-        if let Err(error) = engine.change_answers(&self.seen) {
-            log::error!("an answer of DNS is not used: {error}");
+        if let Err(error) = engine.change_answers(&answers) {
+            log::error!("an answer of DNS is not used yet: {error}");
             return false;
         }
+        self.seen = answers;
         self.keep();
         self.tell(&before, engine.config());
         true

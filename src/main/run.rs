@@ -40,7 +40,7 @@ const KEEPS_RUNNING: [i32; 3] = [SIGHUP, SIGUSR1, SIGUSR2];
 const FORGETS: Duration = Duration::from_secs(1);
 
 /// How long whoever asks for a reload waits for its end: making it, and both steps of a second.
-const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the main thread is told.
 enum Told {
@@ -282,7 +282,9 @@ impl Session<'_> {
         let level = self.engine.config().log_level();
         let names = &mut self.names;
         let result = (self.engine).reload_with(&self.arguments.file, |new| names.before_reload(new));
-        self.names.follow(self.engine.config());
+        if result.is_err() {
+            self.names.go_back(self.engine.config());
+        }
         self.service.reloaded();
         let file = self.arguments.file.display();
         match result {

@@ -85,7 +85,8 @@ impl Lines {
         if file.identity == identity(&file.path) {
             put_aside(&file.path, rotation.keep)?;
         }
-        self.open_anew()
+        // What is there now is of the sink that a reload is putting in this one's place.
+        self.open_anew(Keeps::All)
     }
 
     fn write_out(&mut self, fate: &Fate) -> io::Result<()> {
@@ -95,14 +96,29 @@ impl Lines {
     }
 
     /// To be called when nothing is pending.
-    fn open_anew(&mut self) -> io::Result<()> {
+    fn open_anew(&mut self, keeps: Keeps) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let mut out: BufWriter<Box<dyn Write + Send>> = BufWriter::new(Box::new(File::create(&file.path)?));
-        out.write_all(self.lines.header().as_bytes())?;
+        let new = File::options().append(true).create(true).open(&file.path)?;
+        if keeps == Keeps::Nothing {
+            new.set_len(0)?;
+        }
+        let is_empty = new.metadata()?.len() == 0;
+        let mut out: BufWriter<Box<dyn Write + Send>> = BufWriter::new(Box::new(new));
+        if is_empty {
+            out.write_all(self.lines.header().as_bytes())?;
+        }
         self.out = out;
         (file.identity, file.bytes, file.since) = (identity(&file.path), 0, Instant::now());
         Ok(())
     }
+}
+
+/// What a file keeps that stands where a sink goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    All,
+    /// Who has asked for it has put aside what matters.
+    Nothing,
 }
 
 impl Output for Lines {
@@ -135,21 +151,25 @@ impl Output for Lines {
         self.pending
     }
 
-    fn reopen(&mut self, fate: &Fate) {
+    fn reopen(&mut self, fate: &Fate) -> bool {
         // What could not be written is in the buffer: it is lost only if the disk takes it never.
         let flushed = self.write_out(fate);
-        let Some(file) = &self.file else { return };
-        if flushed.is_err() || file.identity == identity(&file.path) {
-            return;
+        let Some(file) = &self.file else { return true };
+        if file.identity == identity(&file.path) {
+            return true;
+        }
+        if flushed.is_err() {
+            return false;
         }
         let path = file.path.clone();
-        match self.open_anew() {
+        match self.open_anew(Keeps::Nothing) {
             Ok(()) => log::info!("session records go on in a new {}", path.display()),
             Err(error) => log::error!(
                 "{} cannot be opened again: {error}; records go on to the old file",
                 path.display()
             ),
         }
+        true
     }
 }
 

@@ -331,14 +331,9 @@ fn end_reason(cause: Cause) -> u8 {
         | Cause::HalfCloseTimeout
         | Cause::ServerTimeout
         | Cause::RetransmitLimit => 1,
-        Cause::PassiveClose | Cause::ActiveClose | Cause::PassiveRst | Cause::ServerRefused => 3,
+        Cause::PassiveClose | Cause::ActiveClose | Cause::PassiveRst | Cause::ActiveRst | Cause::ServerRefused => 3,
         Cause::TableFull | Cause::HeldFull | Cause::NoPort | Cause::NoServer => 5,
-        Cause::ActiveRst
-        | Cause::SelectorReject
-        | Cause::BadProxyHeader
-        | Cause::Replaced
-        | Cause::Shutdown
-        | Cause::Unknown => 4,
+        Cause::SelectorReject | Cause::BadProxyHeader | Cause::Replaced | Cause::Shutdown | Cause::Unknown => 4,
     }
 }
 

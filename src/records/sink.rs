@@ -41,8 +41,11 @@ pub(super) trait Output: Send {
     /// Has numbers mean this from now on.
     fn set_names(&mut self, names: &Arc<NameTable>);
 
-    /// Opens the file anew if its name no longer leads to it; nothing where there is no file.
-    fn reopen(&mut self, _fate: &Fate) {}
+    /// Opens the file anew if its name no longer leads to it; nothing where there is no file. Returns false if that is to be asked again, as
+    /// what goes to the file before has not gone there yet.
+    fn reopen(&mut self, _fate: &Fate) -> bool {
+        true
+    }
 }
 
 /// What becomes of a sink's records, and whether it is to end.
@@ -222,8 +225,8 @@ impl Writer {
             if last_round {
                 return self.fate.lose(self.output.pending());
             }
-            if self.fate.reopen.swap(false, Ordering::Relaxed) {
-                self.output.reopen(&self.fate);
+            if self.fate.reopen.swap(false, Ordering::Relaxed) && !self.output.reopen(&self.fate) {
+                self.fate.reopen.store(true, Ordering::Relaxed);
             }
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);

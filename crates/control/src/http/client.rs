@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use super::connection::Stream;
 use super::{ANSWER_TIME, Endpoint};
@@ -42,7 +43,17 @@ impl Enough {
 /// # Errors
 /// Nobody listens there, nobody answers within [`ANSWER_TIME`], or what answers speaks no HTTP.
 pub fn ask(endpoint: &Endpoint, method: &str, path: &str) -> io::Result<(u16, String)> {
-    let mut answer = Streamed::begin(connect(endpoint)?, endpoint, method, path)?;
+    ask_within(endpoint, method, path, ANSWER_TIME)
+}
+
+/// The same for what may take the server so long.
+///
+/// # Errors
+/// The same, after that time.
+pub fn ask_within(endpoint: &Endpoint, method: &str, path: &str, patience: Duration) -> io::Result<(u16, String)> {
+    let stream = connect(endpoint)?;
+    stream.wait_at_most(Some(patience))?;
+    let mut answer = Streamed::begin(stream, endpoint, method, path)?;
     let mut body = String::new();
     answer.by_ref().take(MOST_ANSWER).read_to_string(&mut body)?;
     Ok((answer.status, body))
