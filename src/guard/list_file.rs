@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::path::Path;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::table::Entry;
 
@@ -185,13 +185,39 @@ pub fn prefix(text: &str) -> Result<IpNet, String> {
             prefix.trunc()
         ));
     }
-    Ok(prefix)
+    Ok(as_ipv4(prefix))
+}
+
+/// The IPv4 prefix that a prefix of mapped addresses stands for (RFC 4291 2.5.5.2), as logs of programs with IPv6 sockets have it; any
+/// other as it is.
+pub fn as_ipv4(prefix: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = prefix else { return prefix };
+    let length = mapped.prefix_len().checked_sub(96);
+    let net = mapped
+        .addr()
+        .to_ipv4_mapped()
+        .zip(length)
+        .and_then(|(address, length)| Ipv4Net::new(address, length).ok());
+    net.map_or(prefix, IpNet::V4)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use test_case::test_case;
+
+    #[test]
+    fn a_prefix_of_mapped_addresses_is_one_of_ipv4() {
+        for (text, meant) in [
+            ("::ffff:203.0.113.7", "203.0.113.7/32"),
+            ("::ffff:203.0.113.0/120", "203.0.113.0/24"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("2001:db8::/32", "2001:db8::/32"),
+        ] {
+            assert_eq!(prefix(text).map(|prefix| prefix.to_string()), Ok(meant.to_owned()));
+        }
+    }
 
     #[test]
     fn prefixes_classes_and_comments() {

@@ -9,6 +9,7 @@ use super::{choice, quoted};
 use crate::config::model::{ListenAddress, ListenerConfig, PoolConfig};
 use crate::config::raw::RawProxyIn;
 use crate::config::source::{At, Source};
+use crate::guard::as_ipv4;
 use splice::ids::ServerId;
 use splice::settings::{AcceptProxy, Bind};
 
@@ -51,7 +52,7 @@ pub(super) fn check(source: &mut Source<'_>, at: &At, raw: Option<&RawProxyIn>) 
 /// An address or a prefix, or the complaint that it is neither.
 pub(super) fn prefix(source: &mut Source<'_>, at: &At, text: &str) -> Option<IpNet> {
     match parsed(text) {
-        Some(prefix) if prefix.trunc() == prefix => return Some(prefix),
+        Some(prefix) if prefix.trunc() == prefix => return Some(as_ipv4(prefix)),
         Some(prefix) => {
             let expected = format!("a prefix without host bits, such as \"{}\"", prefix.trunc());
             source.refuse(at, quoted(text), expected);
