@@ -312,18 +312,7 @@ impl Continued {
             }
             put(&mut config.servers, place, server);
         }
-        let pools = std::mem::replace(&mut config.pools, old.pools.clone());
-        config
-            .pools
-            .iter_mut()
-            .for_each(|pool| pool.standing = pool.standing.past());
-        for pool in pools {
-            let before = old.pools.get(pool.id.index());
-            if before.is_none_or(|before| !before.chooses_as(&pool)) {
-                difference.pools.push(pool.id.0);
-            }
-            put(&mut config.pools, pool.id.index(), pool);
-        }
+        put_pools(&mut config, old, &mut difference);
         difference.new_rules = rule_numbers::go_on(&old.listeners, &mut config.listeners);
         let listeners = std::mem::replace(&mut config.listeners, old.listeners.clone());
         config
@@ -344,8 +333,28 @@ impl Continued {
         difference.new_servers.sort_unstable();
         add_moved(&mut difference, old, &config);
         difference.pools.sort_unstable();
+        difference.new_pools.sort_unstable();
         difference.new_listeners.sort_unstable();
         (config, difference)
+    }
+}
+
+/// Puts the pools into their places among those that were there before.
+fn put_pools(config: &mut Config, old: &Config, difference: &mut Difference) {
+    let pools = std::mem::replace(&mut config.pools, old.pools.clone());
+    config
+        .pools
+        .iter_mut()
+        .for_each(|pool| pool.standing = pool.standing.past());
+    for pool in pools {
+        let before = old.pools.get(pool.id.index());
+        if before.is_none_or(|before| !before.chooses_as(&pool)) {
+            difference.pools.push(pool.id.0);
+        }
+        if before.is_none_or(|before| before.standing == Standing::Nobody) {
+            difference.new_pools.push(pool.id.0);
+        }
+        put(&mut config.pools, pool.id.index(), pool);
     }
 }
 

@@ -220,7 +220,9 @@ impl Config {
                 .flat_map(|listener| &listener.addresses)
                 .map(|address| address.ip),
         );
-        let servers = self.servers.iter().filter(|server| server.next_hop.port == port);
+        let are_named = |server: &&ServerConfig| server.standing != Standing::Nobody;
+        let servers = self.servers.iter().filter(are_named);
+        let servers = servers.filter(|server| server.next_hop.port == port);
         own.extend(servers.flat_map(|server| &server.local).map(|local| local.ip));
         let mut seen = std::collections::HashSet::new();
         own.retain(|ip| seen.insert(*ip));

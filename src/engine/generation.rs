@@ -106,6 +106,10 @@ impl<S> Desk<S> {
     /// Looks at the orders, once a round. Returns an update that is to be used from this round on, and is then to be
     /// [given back](Self::give_back).
     pub(super) fn follow(&mut self) -> Option<Box<Update<S>>> {
+        // What is held and valid comes first: the next one is made for those who use it.
+        if let Some(valid) = self.take_valid() {
+            return Some(valid);
+        }
         match self.orders.pop() {
             Ok(Order::Update(update)) => {
                 let number = update.number;
@@ -121,6 +125,10 @@ impl<S> Desk<S> {
             }
             Err(_) => {}
         }
+        self.take_valid()
+    }
+
+    fn take_valid(&mut self) -> Option<Box<Update<S>>> {
         let held = self.held.as_ref()?;
         (self.valid.load(Ordering::Acquire) == held.number).then(|| self.held.take())?
     }

@@ -26,6 +26,7 @@ use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::records::{OpenError, RecordKeeper, RecordWatch};
 use crate::report::{Buffers, CoreReport, NameReport, NextHopTotals, PortReport, Report, ServerReport};
 use splice::difference::Difference;
+use splice::limit::Limited;
 use splice::standby::Service;
 
 /// How often a draining engine looks whether connections are left.
@@ -234,6 +235,22 @@ impl<M: Machine> RunningEngine<M> {
         }
         for &(listener, _) in &difference.new_listeners {
             standby.set_listener(listener, Service::In);
+            standby.forget_metered(Limited::Listener, listener);
+        }
+        // And so is what comes back while connections still name it.
+        let comes_back = |before: Standing, now: Standing| (before, now) == (Standing::Past, Standing::InFile);
+        for (before, now) in self.config.servers().iter().zip(config.servers()) {
+            if comes_back(before.standing, now.standing) {
+                standby.set_server(now.id.0, Service::In);
+            }
+        }
+        for (before, now) in self.config.listeners().iter().zip(config.listeners()) {
+            if comes_back(before.standing, now.standing) {
+                standby.set_listener(now.id.0, Service::In);
+            }
+        }
+        for &pool in &difference.new_pools {
+            standby.forget_metered(Limited::Pool, pool);
         }
         if let Some(sinks) = sinks {
             self.records.replace(sinks);

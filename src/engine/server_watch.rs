@@ -83,6 +83,10 @@ impl Told {
     }
 
     fn news(&mut self, server: &ServerReport, now_ms: u64) -> Option<String> {
+        if server.ejected_by_failure < self.by_failure || server.ejected_by_silence < self.by_silence {
+            // The number is another server's now.
+            *self = Self::default();
+        }
         let ejections = server.ejected_by_failure + server.ejected_by_silence;
         let new = ejections - self.by_failure - self.by_silence;
         let is_out = server.cores_out > 0;
@@ -174,6 +178,21 @@ mod tests {
         assert_eq!(
             look(Some(CheckFailure::Refused), 60_200),
             "server b1 is down: it refuses its checks"
+        );
+    }
+
+    #[test]
+    fn a_number_that_another_server_has_got_begins_anew() {
+        let mut watch = ServerWatch::default();
+        let ejected = |name: &str, times| ServerReport {
+            ejected_by_silence: times,
+            ..server(name, 0, 0)
+        };
+        assert_eq!(watch.news(&[ejected("b1", 3)], 0, |_| None).len(), 1);
+        assert!(watch.news(&[ejected("b2", 0)], 200, |_| None).is_empty());
+        assert_eq!(
+            watch.news(&[ejected("b2", 1)], 400, |_| None),
+            ["server b2 is back; it was ejected 1 times: calls were not answered in time"]
         );
     }
 

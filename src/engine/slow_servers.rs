@@ -4,6 +4,7 @@
 //! Histograms are of the whole run, which hides a server that became slow an hour ago. Only servers whose times are kept are
 //! compared ([`Tally::server`]), and only those that were called often enough; the only server of a pool is never slow.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ type Times = [Distribution; 2];
 /// What was counted at the last look.
 #[derive(Debug, Default)]
 pub(super) struct SlowWatch {
-    last: Vec<Times>,
+    /// By number, of the servers that are timed.
+    last: HashMap<usize, Times>,
     looked_ms: Option<u64>,
 }
 
@@ -79,22 +81,26 @@ impl SlowWatch {
             all
         };
         let is_kept = |server: &usize| tallies.iter().any(|tally| tally.server(*server).is_some());
-        let now: Vec<Times> = (0..config.servers().len()).take_while(is_kept).map(times).collect();
+        let kept = (0..config.servers().len()).filter(is_kept);
+        let now: HashMap<usize, Times> = kept.map(|server| (server, times(server))).collect();
         let last = std::mem::replace(&mut self.last, now);
         if is_first {
             return Some(Vec::new());
         }
-        let since = |(server, now): (usize, &Times)| match last.get(server) {
-            Some(last) => [now[0].since(&last[0]), now[1].since(&last[1])],
-            None => now.clone(),
+        let since = |(server, now): (&usize, &Times)| {
+            let since = match last.get(server) {
+                Some(last) => [now[0].since(&last[0]), now[1].since(&last[1])],
+                None => now.clone(),
+            };
+            (*server, since)
         };
-        let recent: Vec<Times> = self.last.iter().enumerate().map(since).collect();
+        let recent: HashMap<usize, Times> = self.last.iter().map(since).collect();
         Some(slow_servers(config, &recent))
     }
 }
 
 /// Each of the servers that are slow in a pool once.
-fn slow_servers(config: &Config, recent: &[Times]) -> Vec<SlowServer> {
+fn slow_servers(config: &Config, recent: &HashMap<usize, Times>) -> Vec<SlowServer> {
     let mut found: Vec<SlowServer> = Vec::new();
     for pool in config.pools().iter().filter(|pool| pool.standing == Standing::InFile) {
         for member in &pool.members {
@@ -108,11 +114,11 @@ fn slow_servers(config: &Config, recent: &[Times]) -> Vec<SlowServer> {
 }
 
 /// How a server is slow among those of a pool: by its first bytes before its SYN-ACKs, by half of them before a few.
-fn slow_in(pool: &PoolConfig, (server, name): (usize, &str), recent: &[Times]) -> Option<SlowServer> {
+fn slow_in(pool: &PoolConfig, (server, name): (usize, &str), recent: &HashMap<usize, Times>) -> Option<SlowServer> {
     for which in [1, 0] {
         for (part, words, least) in PARTS {
             let time_of = |server: usize| {
-                let times = &recent.get(server)?[which];
+                let times = &recent.get(&server)?[which];
                 times.quantile(part).filter(|_| times.count() >= least)
             };
             let others = pool.members.iter().map(|member| member.server.index());
@@ -171,7 +177,9 @@ mod tests {
 
     fn found(connect: [&[(u64, u64)]; 4], first_byte: [&[(u64, u64)]; 4]) -> Vec<String> {
         let config = Config::parse(FILE, "test.toml").unwrap_or_else(|error| panic!("{error}"));
-        let recent: Vec<Times> = (0..4).map(|of| [times(connect[of]), times(first_byte[of])]).collect();
+        let recent: HashMap<usize, Times> = (0..4)
+            .map(|of| (of, [times(connect[of]), times(first_byte[of])]))
+            .collect();
         let slow = slow_servers(&config, &recent);
         slow.iter().map(|slow| format!("{} is {slow}", slow.server)).collect()
     }

@@ -47,6 +47,7 @@ mod proxy_header_in;
 mod proxy_header_syn;
 mod proxy_header_syn_trouble;
 mod quotas;
+mod quotas_changed;
 mod refusing;
 mod reload;
 mod restart;

@@ -20,12 +20,12 @@ use test_case::test_case;
 use testkit::{Segment, Station};
 
 /// [`CONFIG`] with room for more connections, these lines in both listeners, and these sections at the end.
-fn config(lines: &str, sections: &str) -> String {
+pub fn config(lines: &str, sections: &str) -> String {
     let text = CONFIG.replacen("max_connections = 64", "max_connections = 4096", 1);
     text.replace("default = \"reject\"", &format!("default = \"reject\"\n{lines}")) + sections
 }
 
-fn core(text: &str, standby: &Arc<Standby>) -> Bench<RuleSelector> {
+pub fn core(text: &str, standby: &Arc<Standby>) -> Bench<RuleSelector> {
     let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
     Bench::sharing(text, standby, |_| RuleSelector::new(&config))
 }
@@ -36,7 +36,7 @@ fn cores(text: &str, count: usize) -> Vec<Bench<RuleSelector>> {
     (0..count).map(|_| core(text, &standby)).collect()
 }
 
-fn bench(lines: &str) -> Bench<RuleSelector> {
+pub fn bench(lines: &str) -> Bench<RuleSelector> {
     core(&config(lines, ""), &Arc::default())
 }
 
@@ -48,7 +48,7 @@ fn metered(bench: &Bench<RuleSelector>, kind: Limited, id: u16) -> Metered {
     bench.standby.metered(kind, id)
 }
 
-fn client_at(address: &str, port: u16) -> Client {
+pub fn client_at(address: &str, port: u16) -> Client {
     let v6 = address.contains(':');
     let base = if v6 { Client::new_v6(port) } else { Client::new(port) };
     let at = SocketAddr::new(address.parse().expect("an address"), port);
@@ -68,13 +68,13 @@ fn shake(bench: &mut Bench<RuleSelector>, client: &mut Client) -> Vec<Segment> {
 }
 
 /// Whether the client's connection is admitted.
-fn gets_in(bench: &mut Bench<RuleSelector>, client: &mut Client) -> bool {
+pub fn gets_in(bench: &mut Bench<RuleSelector>, client: &mut Client) -> bool {
     let before = open(bench);
     _ = shake(bench, client);
     open(bench) > before
 }
 
-fn leave(bench: &mut Bench<RuleSelector>, client: &Client) {
+pub fn leave(bench: &mut Bench<RuleSelector>, client: &Client) {
     let before = open(bench);
     _ = bench.receive(&client.segment(TcpFlags::RST, b""));
     assert_eq!(open(bench), before - 1, "a reset ends a connection");

@@ -375,6 +375,20 @@ fn a_new_server_waits_for_its_probe_and_then_for_cookies_that_promised_more() {
     assert_eq!(called, HashSet::from([(100, false), (101, false)]));
 }
 
+/// Where all servers of a pool are new they are called before their probe is answered: a call may succeed, a RST never does. Nobody
+/// knows yet whether they have timestamps, so none are offered.
+#[test]
+fn new_servers_are_called_before_their_probe_where_there_is_nobody_else() {
+    let mut bench = Bench::probing(&with_pool(&[(0, 1)]));
+    let asked = bench.wait(Duration::from_millis(100));
+    assert!(answer(&mut bench, true, &asked) >= 1);
+    bench.wait(Duration::from_secs(9));
+    bench.reload(&with_pool(&[(1, 1)]), |_| None);
+    for port in 41000..41004 {
+        assert_eq!(pick(&mut bench, port), (101, false));
+    }
+}
+
 /// Of two new servers that can do less than was offered the second waits for the cookies that offered more, though SYN-ACKs
 /// offer less already because of the first.
 #[test]

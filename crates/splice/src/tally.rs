@@ -57,6 +57,8 @@ pub struct Tally {
 pub(crate) enum Of {
     /// A listener's.
     Listener(u16),
+    /// A pool's.
+    Pool(u16),
     /// A server's.
     Server(u16),
     /// A rule's.
@@ -274,7 +276,7 @@ impl Tally {
             listeners: continued(&self.listeners, settings.listeners.len(), |of| {
                 is_new(Of::Listener(of as u16))
             }),
-            pools: continued(&self.pools, pools, |_| false),
+            pools: continued(&self.pools, pools, |of| is_new(Of::Pool(of as u16))),
             servers: last_timed.map_or_else(Box::default, |last| (0..=*last).map(servers).collect()),
             rules: continued(&self.rules, settings.rules, |of| is_new(Of::Rule(of as u32))),
         }

@@ -185,9 +185,17 @@ impl Upstream {
                 .or_else(|| pool.pick_backup(may_be_asked))
         };
         let may_be_tried = |server| servers.has_room(server) && !servers.word(server).is_drained();
+        // One that has not answered its probe yet may answer a call, where all others of the pool are gone.
+        let may_be_joined = |server: ServerId| {
+            self.health.get(server.index()).is_some_and(|health| {
+                health.is_joining_with_room(|most| meters.are_fewer_than(Limited::Server, server.0, most))
+            }) && !tried.contains(&server)
+                && !servers.word(server).is_drained()
+        };
         picked
             .or_else(|| pool.pick(seeker, meters, may_be_tried))
             .or_else(|| pool.pick_backup(may_be_tried))
+            .or_else(|| pool.pick(seeker, meters, may_be_joined))
     }
 
     /// `picked` is ejected: if its time is over, the call to it is a trial.

@@ -139,10 +139,9 @@ impl Quotas {
             return Ok(());
         };
         self.settle();
-        let (open, due) = self.clients.of(key(of_each, who), now).unwrap_or_default();
-        let has_room = of_each.limit.connections.is_none_or(|most| open < most.into())
-            && of_each.limit.rate.is_none_or(|rate| rate.has_left(due, now));
-        if has_room {
+        let key = key(of_each, who);
+        let all = self.clients.of(key, now).unwrap_or_default();
+        if fits(&of_each.limit, all, self.own(key, who, now), now) {
             Ok(())
         } else {
             Err(excess(Limited::Clients, &of_each.limit))
@@ -186,7 +185,7 @@ impl Quotas {
         let client = of_each.and_then(|of_each| {
             let (place, _) = self.clients.enter(key(of_each, who), now)?;
             if let Some(rate) = of_each.limit.rate {
-                self.clients.take(place, |due| Some(rate.after(due, 1, now)));
+                self.clients.take(place, |due| rate.after(due, 1, now));
             }
             Some(place)
         });
@@ -268,6 +267,12 @@ impl Quotas {
         }
     }
 
+    /// The pool that a connection is counted for.
+    pub(crate) fn pool(&self, slot: u32) -> Option<u16> {
+        let counted = self.counted.get(slot as usize).filter(|_| self.have_pools)?;
+        counted[POOL].checked_sub(1).map(|pool| pool as u16)
+    }
+
     /// The class that a connection is in.
     #[inline]
     pub(crate) fn class(&self, slot: u32) -> Option<u16> {
@@ -325,6 +330,11 @@ impl Quotas {
         Ok(())
     }
 
+    /// Where clients are prefixes, what the client's address has by itself: open connections, and when its bucket is full, if it is known.
+    fn own(&self, key: ClientKey, who: Applicant, now: Instant) -> Option<Option<(u64, u64)>> {
+        (key.bits < ADDRESS_BITS).then(|| self.clients.of(address_key(who), now))
+    }
+
     /// Counts a connection for its client and, where clients are prefixes, for its address.
     fn enter_client(
         &mut self,
@@ -340,39 +350,23 @@ impl Quotas {
         let Some((client, open)) = self.clients.enter(key, now) else {
             return Ok((None, None));
         };
-        let address = (key.bits < ADDRESS_BITS).then(|| address_key(who));
-        let own = address.map(|address| self.clients.of(address, now));
-        let leaves_enough = |left: u64, all: u32, own: Option<Option<u64>>| match own {
-            None => left > 0,
-            Some(own) => {
-                let (is_known, own) = (own.is_some(), own.unwrap_or(0));
-                let is_kept = left * KEPT_FOR_KNOWN <= all.into();
-                own < left && (!is_kept || is_known && own * LEFT_FOR_EACH < left)
+        if !fits(&limit, (open, self.clients.due(client)), self.own(key, who, now), now) {
+            if let Some(rate) = limit.rate {
+                // What is owed by an earlier rate.
+                self.clients.forgive(client, rate.fullest(now));
             }
-        };
-        let fits = limit.connections.is_none_or(|most| {
-            let left = u64::from(most).saturating_sub(open);
-            leaves_enough(left, most, own.map(|own| own.map(|(open, _)| open)))
-        });
-        let fits = fits
-            && limit.rate.is_none_or(|rate| {
-                let used = own.map(|own| own.map(|(_, due)| rate.used(due, now)));
-                let admits = |due| match used {
-                    None => rate.has_left(due, now),
-                    Some(_) => leaves_enough(rate.left(due, now), rate.burst, used),
-                };
-                self.clients
-                    .take(client, |due| admits(due).then(|| rate.after(due, 1, now)))
-            });
-        if !fits {
             self.clients.leave(client);
             return Err(excess(Limited::Clients, &limit));
         }
+        if let Some(rate) = limit.rate {
+            self.clients.take(client, |due| rate.after(due, 1, now));
+        }
+        let address = (key.bits < ADDRESS_BITS).then(|| address_key(who));
         let address = address
             .and_then(|address| self.clients.enter(address, now))
             .map(|(place, _)| place);
         if let (Some(place), Some(rate)) = (address, limit.rate) {
-            self.clients.take(place, |due| Some(rate.after(due, 1, now)));
+            self.clients.take(place, |due| rate.after(due, 1, now));
         }
         Ok((Some(client), address))
     }
@@ -398,6 +392,31 @@ impl Quotas {
             listener,
         }
     }
+}
+
+/// Whether a client with so many open connections, and a bucket that is full then, may have one more; where clients are prefixes, by what
+/// its address has by itself, too.
+fn fits(limit: &Limit, (open, due): (u64, u64), own: Option<Option<(u64, u64)>>, now: Instant) -> bool {
+    let leaves_enough = |left: u64, all: u32, own: Option<Option<u64>>| match own {
+        None => left > 0,
+        Some(own) => {
+            let (is_known, own) = (own.is_some(), own.unwrap_or(0));
+            let is_kept = left * KEPT_FOR_KNOWN <= all.into();
+            own < left && (!is_kept || is_known && own * LEFT_FOR_EACH < left)
+        }
+    };
+    let has_room = limit.connections.is_none_or(|most| {
+        let left = u64::from(most).saturating_sub(open);
+        leaves_enough(left, most, own.map(|own| own.map(|(open, _)| open)))
+    });
+    has_room
+        && limit.rate.is_none_or(|rate| match own {
+            None => rate.has_left(due, now),
+            Some(own) => {
+                let used = own.map(|(_, due)| rate.used(due, now));
+                leaves_enough(rate.left(due, now), rate.burst, Some(used))
+            }
+        })
 }
 
 fn excess(of: Limited, limit: &Limit) -> Excess {

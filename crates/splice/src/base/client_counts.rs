@@ -169,17 +169,19 @@ impl ClientCounts {
         self.word(place, 1).load(Relaxed)
     }
 
-    /// Sets the time at which the bucket is full to what `after` returns for the present one; changes nothing if that is `None`.
-    /// Returns whether it has changed it.
+    /// Sets the time at which the bucket is full to what `after` returns for the present one.
     ///
     /// Cores that do so for one client within nanoseconds may all count as one: an exchange that is atomic would wait for all stores
     /// before it, with each connection.
-    pub(crate) fn take(&self, place: ClientPlace, after: impl Fn(u64) -> Option<u64>) -> bool {
-        let Some(due) = after(self.due(place)) else {
-            return false;
-        };
-        self.word(place, 1).store(due, Relaxed);
-        true
+    pub(crate) fn take(&self, place: ClientPlace, after: impl Fn(u64) -> u64) {
+        self.word(place, 1).store(after(self.due(place)), Relaxed);
+    }
+
+    /// Sets the time at which the bucket is full to `most`, if it is later.
+    pub(crate) fn forgive(&self, place: ClientPlace, most: u64) {
+        if self.due(place) > most {
+            self.word(place, 1).store(most, Relaxed);
+        }
     }
 
     /// The two cache lines in which a client may have its place, and its tag.
@@ -293,7 +295,7 @@ mod tests {
         let counts = ClientCounts::new((1, 2), false, [1, 2]);
         let (place, _) = counts.enter(key(1), NOW).expect("a place");
         let later = NOW + Duration::from_secs(1);
-        assert!(counts.take(place, |_| Some(later.as_nanos())));
+        counts.take(place, |_| later.as_nanos());
         counts.leave(place);
         let others = |from: u32, now| {
             (from..from + 100)

@@ -24,6 +24,8 @@ pub struct Difference {
     pub new_rules: Vec<u32>,
     /// Pools with other members, weights or policies, and new ones.
     pub pools: Vec<u16>,
+    /// Of these, those that are new.
+    pub new_pools: Vec<u16>,
     /// The group of source ports that those of new servers make.
     pub group: u16,
     /// Groups of which no server is left.

@@ -80,6 +80,11 @@ impl Rate {
         due.max(now.as_nanos()).saturating_add(taken)
     }
 
+    /// When an empty bucket is full again: nobody owes more, unless another rate held before.
+    pub(crate) fn fullest(self, now: Instant) -> u64 {
+        self.after(0, self.burst, now)
+    }
+
     /// Whether `count` are more than what is added to the bucket in `time`.
     #[inline]
     pub(crate) fn is_less_in(self, time: Duration, count: u32) -> bool {
@@ -152,6 +157,27 @@ impl Limits {
             pools,
             classes,
         }
+    }
+
+    /// The rates of listeners, pools and classes.
+    pub(crate) fn rates(&self) -> impl Iterator<Item = (Limited, u16, Rate)> {
+        let rate = |limit: &Option<Limit>| limit.as_ref().and_then(|limit| limit.rate);
+        let listeners = self
+            .listeners
+            .iter()
+            .map(rate)
+            .zip(0..)
+            .map(|(rate, id)| (Limited::Listener, id, rate));
+        let pools = self
+            .pools
+            .iter()
+            .map(rate)
+            .zip(0..)
+            .map(|(rate, id)| (Limited::Pool, id, rate));
+        let classes = self.classes.iter().map(move |class| rate(&class.limit)).zip(0..);
+        let classes = classes.map(|(rate, id)| (Limited::Class, id, rate));
+        let all = listeners.chain(pools).chain(classes);
+        all.filter_map(|(kind, id, rate)| Some((kind, id, rate?)))
     }
 
     /// The limit of each client of a listener.

@@ -60,6 +60,14 @@ impl Meters {
         let [open, begun, refused] = [OPEN, BEGUN, REFUSED].map(|word| meter[word].load(Relaxed));
         Metered { open, begun, refused }
     }
+
+    /// Forgets what was counted of who had this number before, of whom nothing is open.
+    pub(crate) fn forget(&self, kind: Limited, id: u16) {
+        let meter = &self.0[place(kind, id)];
+        [BEGUN, REFUSED, DUE]
+            .into_iter()
+            .for_each(|word| meter[word].store(0, Relaxed));
+    }
 }
 
 fn place(kind: Limited, id: u16) -> usize {
@@ -106,6 +114,13 @@ impl CoreMeters {
                 let due = rate.after(self.shared.0[place][DUE].load(Relaxed), kept, now);
                 rate.has_left(due, now)
             })
+    }
+
+    /// Takes off what is owed to an earlier rate beyond the bucket of the present one, which is empty then.
+    pub(crate) fn forgive(&self, limits: &Limits, now: Instant) {
+        for (kind, id, rate) in limits.rates() {
+            self.shared.0[place(kind, id)][DUE].fetch_min(rate.fullest(now), Relaxed);
+        }
     }
 
     /// Whether fewer than `most` are open, by what this core knows.

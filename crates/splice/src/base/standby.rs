@@ -92,6 +92,11 @@ impl Standby {
         self.meters.of(kind, id)
     }
 
+    /// Forgets what was counted of who had this number before, of whom nothing is open.
+    pub fn forget_metered(&self, kind: Limited, id: u16) {
+        self.meters.forget(kind, id);
+    }
+
     /// Clients that have open connections which are counted by client. Reads the whole table, 32 bytes for each connection that
     /// there is room for.
     pub fn counted_clients(&self) -> usize {

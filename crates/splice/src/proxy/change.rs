@@ -44,6 +44,7 @@ impl<S> Change<S> {
     ) -> Self {
         let is_new = |of| match of {
             Of::Listener(listener) => difference.new_listeners.iter().any(|new| new.0 == listener),
+            Of::Pool(pool) => difference.new_pools.binary_search(&pool).is_ok(),
             Of::Server(server) => difference.new_servers.binary_search(&server).is_ok(),
             Of::Rule(rule) => difference.new_rules.binary_search(&rule).is_ok(),
         };
@@ -102,6 +103,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.legs.draw_one_in(self.settings.leg_sample);
         self.upstream.adopt(&mut change.upstream);
+        self.upstream.meters().forgive(&self.settings.limits, self.now);
         self.sources.adopt(&mut change.sources);
         self.handshake.syn_ack_options.adopt(&mut change.options);
         self.probes.adopt(&change.difference, self.now);

@@ -364,7 +364,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 let event = classify::from_client_while_opening(connection.phase(), client, in_order, segment);
                 let is_first = event == Event::ClientAck && matches!(connection.state, State::SynAckForwarded(..));
                 let accept = self.rooms.settings.listeners[usize::from(connection.listener)].accept;
-                if is_first && accept == AcceptProxy::Off {
+                let is_one_too_many = is_first.then(|| self.rooms.count_in_behind_syn(slot, connection, segment));
+                if let Some(event) = is_one_too_many.flatten() {
+                    event
+                } else if is_first && accept == AcceptProxy::Off {
                     // It is noted as a segment of the splice that it makes.
                     event
                 } else {

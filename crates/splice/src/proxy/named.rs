@@ -89,8 +89,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     continue;
                 };
                 look.listeners.note(connection.listener);
-                if let Some(pool) = connection.state.call().and_then(|call| call.pool) {
-                    look.pools.note(pool.0);
+                let called = connection.state.call().and_then(|call| call.pool);
+                let counted = self.rooms.admission.quotas.pool(place);
+                for pool in called.map(|pool| pool.0).into_iter().chain(counted) {
+                    look.pools.note(pool);
                 }
                 connection.ends.leg
             } else {

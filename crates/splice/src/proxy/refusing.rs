@@ -161,7 +161,30 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         (excess.refusal == Refusal::Tarpit).then_some(excess)
     }
 
-    /// Counts a connection of which client and server have completed the handshake.
+    /// Counts a connection whose SYN was passed on, when its client acknowledges the SYN-ACK; an event that ends it, if it is beyond a
+    /// limit.
+    pub(crate) fn count_in_behind_syn(
+        &mut self,
+        slot: u32,
+        connection: &Connection,
+        segment: &Segment,
+    ) -> Option<Event> {
+        match self.count_in(connection.listener, segment) {
+            Ok(counted) => {
+                self.admission.quotas.keep(slot, counted);
+                None
+            }
+            Err(excess) => {
+                self.emit.dropped(reason_of(excess.of));
+                Some(match excess.refusal {
+                    Refusal::Reject => Event::Rejected,
+                    Refusal::Drop | Refusal::Tarpit => self.silence(connection),
+                })
+            }
+        }
+    }
+
+    /// Counts a connection whose client has shaken hands with us though its SYN was passed on.
     pub(crate) fn count_late(&mut self, slot: u32, listener: u16, segment: &Segment) {
         if self.settings.limits.are_any {
             let who = self.applicant(listener, segment);
@@ -200,12 +223,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.emit.dropped(match excess.of {
-            Limited::Class => DropReason::ClassLimit,
-            Limited::Listener => DropReason::ListenerLimit,
-            Limited::Pool => DropReason::PoolLimit,
-            Limited::Clients | Limited::Server => DropReason::ClientLimit,
-        });
+        self.emit.dropped(reason_of(excess.of));
         match excess.refusal {
             Refusal::Reject => self.reject(incoming, out),
             Refusal::Drop => {}
@@ -266,4 +284,14 @@ fn arrival_of(listener: u16, segment: &Segment) -> Arrival {
 #[inline]
 pub(super) fn arrival(listener: u16, key: &FourTuple) -> Arrival {
     Arrival::of_mapped(key.remote, key.local_port, ListenerId(listener))
+}
+
+/// Why a connection is dropped that is beyond a limit of this kind.
+fn reason_of(limited: Limited) -> DropReason {
+    match limited {
+        Limited::Class => DropReason::ClassLimit,
+        Limited::Listener => DropReason::ListenerLimit,
+        Limited::Pool => DropReason::PoolLimit,
+        Limited::Clients | Limited::Server => DropReason::ClientLimit,
+    }
 }

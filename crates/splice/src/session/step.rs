@@ -230,6 +230,9 @@ const fn syn_ack_forwarded(event: Event) -> Step {
         // The client has been told this server's options: no other can take its place.
         Event::Reset(Side::Server) => to(Phase::Closed, &[ResetClient, Forget(Cause::PassiveRst)]),
         Event::CookieAck => to(Phase::AwaitPayload, FALL_BACK),
+        // Now that the client has shown that it is there, it is counted, and may be one too many.
+        Event::Rejected => end_both!(Closed, SelectorReject),
+        Event::Silenced => to(Phase::Closed, &[ResetServer, Forget(Cause::SelectorReject)]),
         Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::OutOfWindowRst(_) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
         Event::HandshakeTimeout => end_both!(Closed, HandshakeTimeout),

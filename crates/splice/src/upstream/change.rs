@@ -15,6 +15,8 @@ pub(crate) struct UpstreamChange {
     pools: Vec<Pool>,
     /// By pool: its servers and weights are those that there were, and it goes on where it was.
     stays: Vec<bool>,
+    /// Pools that nothing is known of yet.
+    new_pools: Vec<u16>,
     memberships: Memberships,
 }
 
@@ -38,6 +40,7 @@ impl UpstreamChange {
             limits: (difference.limits.iter()).map(|&id| (id, limit_of(id))).collect(),
             pools: (settings.pools.iter()).map(|pool| Pool::new(pool, worker)).collect(),
             stays,
+            new_pools: difference.new_pools.clone(),
             memberships: Memberships::new(settings),
         }
     }
@@ -62,10 +65,11 @@ impl Upstream {
                 self.note_room(id);
             }
         }
-        for ((new, old), stays) in change.pools.iter_mut().zip(&mut self.pools).zip(&change.stays) {
+        let pools = change.pools.iter_mut().zip(&mut self.pools).zip(&change.stays);
+        for (number, ((new, old), stays)) in (0..).zip(pools) {
             if *stays {
                 std::mem::swap(new, old);
-            } else {
+            } else if change.new_pools.binary_search(&number).is_err() {
                 std::mem::swap(&mut new.answers, &mut old.answers);
             }
         }

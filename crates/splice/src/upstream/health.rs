@@ -116,6 +116,11 @@ impl Health {
         self.limit.unwrap_or(u32::MAX)
     }
 
+    /// It takes no connection yet, and would have room for one more of all cores by what is true of its limit.
+    pub(super) fn is_joining_with_room(&self, has_room: impl Fn(u32) -> bool) -> bool {
+        self.is_joining && self.limit.is_none_or(has_room)
+    }
+
     /// Connections of this core to it.
     pub(super) fn open(&self) -> u32 {
         self.seen.open

@@ -276,7 +276,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         });
         self.note_forwarded_handshake(slot, connection.listener);
         self.on_cookie_returned(segment.key.remote);
-        self.count_late(slot, connection.listener, segment);
         self.records.state(slot, Side::Client, record::State::Established, now);
         Some(())
     }

@@ -227,7 +227,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if usize::from(server.0) >= self.settings.servers.len() {
             return Some(Event::Rejected);
         }
-        if !self.upstream.has_room(server) {
+        // A pool has picked one that has.
+        if pool.is_none() && !self.upstream.has_room(server) {
             return Some(Event::NoServer);
         }
         if let Some(pool) = pool
