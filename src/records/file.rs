@@ -194,3 +194,57 @@ fn put_aside(path: &Path, keep: u8) -> io::Result<()> {
     }
     fs::rename(path, numbered(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netfcts::format::{NameTable, RecordFormat};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Full while it is said to be.
+    struct Disk(Arc<AtomicBool>);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.0.load(Ordering::Relaxed) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(bytes.len()),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Somebody has renamed the file and asks for a new one while the disk is full: that is begun when the old one is whole.
+    #[test]
+    fn a_file_is_opened_again_once_the_disk_has_room() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("records");
+        fs::write(&path, "").expect("write");
+        let is_full = Arc::new(AtomicBool::new(false));
+        let lines = RecordLines::new(RecordFormat::JsonLines, Arc::new(NameTable::default()), 1);
+        let mut output = Lines::to(Box::new(Disk(Arc::clone(&is_full))), lines).expect("no header");
+        output.file = Some(Named {
+            path: path.clone(),
+            identity: identity(&path),
+            rotation: Rotation {
+                size: None,
+                every: None,
+                keep: 0,
+            },
+            bytes: 0,
+            since: Instant::now(),
+        });
+        let fate = Fate::default();
+        output.out.write_all(b"a record\n").expect("into the buffer");
+        fs::rename(&path, dir.path().join("moved")).expect("rename");
+        is_full.store(true, Ordering::Relaxed);
+        assert!(!output.reopen(&fate));
+        assert!(!path.exists());
+        is_full.store(false, Ordering::Relaxed);
+        assert!(output.reopen(&fate));
+        assert!(path.exists());
+    }
+}

@@ -69,6 +69,11 @@ impl Fate {
         self.lost.fetch_add(records, Ordering::Relaxed);
     }
 
+    /// Records written or lost so far.
+    fn settled(&self) -> u64 {
+        self.written.load(Ordering::Relaxed) + self.lost.load(Ordering::Relaxed)
+    }
+
     /// Whether the engine ends: what cannot be written now is lost.
     pub(super) fn is_ending(&self) -> bool {
         self.stop.load(Ordering::Acquire)
@@ -100,6 +105,9 @@ pub(super) struct Sink {
     ring: Producer<SessionRecord>,
     /// At the end: it takes nothing.
     is_stuck: bool,
+    /// Records handed over, and those that there was no room for.
+    pushed: u64,
+    refused: u64,
     fate: Arc<Fate>,
     thread: Option<JoinHandle<()>>,
 }
@@ -130,6 +138,8 @@ impl Sink {
             filter: Filter::new(config, names),
             ring,
             is_stuck: false,
+            pushed: 0,
+            refused: 0,
             fate,
             thread: Some(thread),
         })
@@ -141,7 +151,25 @@ impl Sink {
             self.fate.left_out.fetch_add(1, Ordering::Relaxed);
         } else if let Err(PushError::Full(_)) = self.ring.push(*record) {
             self.fate.lose(1);
+            self.refused += 1;
+        } else {
+            self.pushed += 1;
         }
+    }
+
+    /// Waits for the thread to end, as long as its output takes something every two seconds: one that takes nothing would hold up the end of
+    /// the engine, or a reload, for ever.
+    fn ends(&self, thread: &JoinHandle<()>) -> bool {
+        let mut settled = self.fate.settled();
+        let mut deadline = Instant::now() + 2 * PATIENCE;
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+            if self.fate.settled() != settled {
+                settled = self.fate.settled();
+                deadline = Instant::now() + 2 * PATIENCE;
+            }
+        }
+        thread.is_finished()
     }
 
     /// Has numbers mean this from now on.
@@ -172,6 +200,12 @@ impl Drop for Sink {
         self.fate.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
+            if !self.ends(&thread) {
+                log::error!("{} takes nothing: session records for it are lost", self.to);
+                return self
+                    .fate
+                    .lose((self.pushed + self.refused).saturating_sub(self.fate.settled()));
+            }
             if thread.join().is_err() {
                 log::error!("the thread that writes session records to {} has panicked", self.to);
             }

@@ -18,6 +18,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 mod replacing;
+mod stuck;
 
 fn ended(port: u16) -> Ended {
     Ended {
