@@ -109,16 +109,15 @@ pub(super) fn parties(
     text
 }
 
-/// Why a connection ended in these steps, if it did. [`Action::ForgetWithFailure`] leaves that to the record.
+/// Why a connection ended in these steps, if it did.
 pub(super) fn cause_of(steps: &[Stepped]) -> Option<Cause> {
-    steps
-        .iter()
-        .flat_map(|step| step.actions)
-        .find_map(|action| match action {
+    steps.iter().find_map(|step| {
+        step.actions.iter().find_map(|action| match action {
             Action::EnterTimeWait(cause) | Action::Forget(cause) => Some(*cause),
-            Action::ForgetWithFailure => Some(Cause::NoServer),
+            Action::ForgetWithFailure => Some(step.failure.unwrap_or(Cause::NoServer)),
             _ => None,
         })
+    })
 }
 
 /// What the headers of a frame say, however much of it there is.
@@ -149,7 +148,25 @@ pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use splice::event::Event;
+    use splice::phase::Phase;
     use std::net::IpAddr;
+
+    #[test]
+    fn a_connection_that_finds_no_server_ends_for_what_its_calls_met() {
+        let ended = |failure| Stepped {
+            before: Phase::ServerSynSent,
+            event: Event::NoServer,
+            after: Phase::Closed,
+            actions: &[Action::ResetClient, Action::ForgetWithFailure],
+            failure,
+        };
+        assert_eq!(
+            cause_of(&[ended(Some(Cause::ServerRefused))]),
+            Some(Cause::ServerRefused)
+        );
+        assert_eq!(cause_of(&[ended(None)]), Some(Cause::NoServer));
+    }
 
     #[test]
     fn headers_that_are_cut_off_are_no_ends() {

@@ -13,7 +13,6 @@ use super::capture::{self, CaptureCommand};
 use super::leave::{Leave, OnOff, Subject};
 use super::lists::{self, ListCommand};
 use super::networks::by_network;
-use super::run::RELOAD_PATIENCE;
 use super::shown::shown;
 use super::{Exit, complain, print};
 
@@ -376,6 +375,9 @@ pub(super) fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
         .collect();
     format!("{path}?{}", pairs.join("&"))
 }
+
+/// How long whoever asks for a reload waits for its end: answers of DNS, making it, and both steps of a second.
+pub(super) const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the engine answers to a path of its API, or why there is no answer.
 pub(super) fn ask(socket: &Endpoint, method: &str, path: &str) -> Result<String, String> {

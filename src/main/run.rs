@@ -21,6 +21,7 @@ use proxyengine::status::{self, Doors};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use super::ctl::RELOAD_PATIENCE;
 use super::{Exit, RunArguments, complain, print};
 use names::Names;
 use service::Service;
@@ -38,9 +39,6 @@ const KEEPS_RUNNING: [i32; 3] = [SIGHUP, SIGUSR1, SIGUSR2];
 
 /// How often it is looked whether what the file no longer has can be forgotten.
 const FORGETS: Duration = Duration::from_secs(1);
-
-/// How long whoever asks for a reload waits for its end: making it, and both steps of a second.
-pub(super) const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the main thread is told.
 enum Told {

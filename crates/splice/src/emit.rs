@@ -12,6 +12,7 @@ use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::port::PortId;
+use netfcts::Cause;
 
 /// The buffers of a core's own frames, the reasons for what it drops, and who is shown them.
 pub(crate) struct Emitter<P> {
@@ -68,12 +69,13 @@ impl<P: BufferPool> Emitter<P> {
         }
     }
 
-    /// An event happens to the connection in `slot` in the phase `before`, and leads to `after` by these actions.
+    /// An event happens to the connection in `slot` in the phase `before`, when it has called its server in vain for `failure`, and leads to
+    /// `after` by these actions.
     #[cold]
     pub(crate) fn note_step(
         &mut self,
         slot: u32,
-        (before, event): (Phase, Event),
+        (before, event, failure): (Phase, Event, Option<Cause>),
         (after, actions): (Phase, &'static [Action]),
     ) {
         if let Some(tap) = &mut self.tap {
@@ -82,6 +84,7 @@ impl<P: BufferPool> Emitter<P> {
                 event,
                 after,
                 actions,
+                failure,
             };
             tap.note_step(slot, stepped);
         }

@@ -32,9 +32,9 @@ use crate::session::event::Event;
 use crate::session::phase::Phase;
 use e2d2::port::PortId;
 use e2d2::time::Instant;
-use netfcts::Side;
 use netfcts::record::SessionRecord;
 use netfcts::ring::{RecordReceiver, record_ring};
+use netfcts::{Cause, Side};
 use rtrb::{Consumer, RingBuffer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,6 +86,8 @@ pub struct Stepped {
     pub after: Phase,
     /// What was done about it, in order.
     pub actions: &'static [Action],
+    /// Why no server has answered so far, of a connection that calls one.
+    pub failure: Option<Cause>,
 }
 
 /// What a core knows of a connection.

@@ -160,7 +160,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 Step::Impossible => return self.rooms.impossible(before, event),
             };
             if is_captured {
-                self.rooms.emit.note_step(slot, (before, event), (after, actions));
+                let failure = connection.state.call().map(|call| call.failure);
+                self.rooms
+                    .emit
+                    .note_step(slot, (before, event, failure), (after, actions));
             }
             if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
