@@ -265,6 +265,10 @@ impl Capture {
                 std::thread::sleep(PAUSE);
             }
         }
+        if self.ledger.is_abandoned() {
+            // The cores have ended, and their taps with them.
+            self.has_taps = false;
+        }
         self.take_taps();
         while self.ledger.take() > 0 {
             self.flush(body)?;

@@ -32,6 +32,9 @@ use splice::standby::Service;
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
 
+/// How long the end of the engine waits for a capture whose reader is slow.
+const CAPTURE_ENDS: Duration = Duration::from_secs(2);
+
 /// Why an engine goes on with the configuration that it has.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
@@ -328,6 +331,7 @@ impl<M: Machine> RunningEngine<M> {
         } = self;
         watch.note_drain();
         crew.end();
+        watch.wait_for_capture(CAPTURE_ENDS);
         drop((kernel, checks));
         let failures = crew.failures();
         let ports = links.add_to(machine.port_reports());

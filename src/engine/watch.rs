@@ -241,6 +241,14 @@ impl Watch {
         commander.capture(tap, SILENCE)
     }
 
+    /// Waits for a capture that is under way to end with its cores, at most so long: its file has its sums at the end.
+    pub(super) fn wait_for_capture(&self, most: Duration) {
+        let deadline = self.now() + most;
+        while self.shared.is_capturing.load(Ordering::Relaxed) && self.now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The right to capture, until it is dropped; `None` while somebody else has it.
     pub fn claim_capture(&self) -> Option<CaptureClaim> {
         let is_free = !self.shared.is_capturing.swap(true, Ordering::Relaxed);

@@ -78,7 +78,7 @@ pub trait Program {
         None
     }
 
-    /// Counts there from now on, and leaves where it has counted until now ([`Proxy::swap_tally`](splice::proxy::Proxy::swap_tally)).
+    /// Counts there from now on, and leaves where it has counted until now ([`Proxy::swap_tally`](splice::Proxy::swap_tally)).
     fn swap_tally(&mut self, _other: &mut Arc<Tally>) {}
 
     /// Looks whether it is to go on with other settings, which may have another board; called after every round. Whether an

@@ -288,3 +288,19 @@ fn wiresharks_script_makes_fields_of_the_comments_and_links_twins() {
     assert_eq!(of_server.lines().count(), on_leg.count());
     served.end();
 }
+
+/// The engine does not end before the file of a capture has.
+#[test]
+fn a_capture_ends_with_the_engine() {
+    let served = Served::start("proxy-capture-end");
+    let (file, _enough) = begin(&served, "");
+    reset_by_server(&served, Station::new(5, "10.0.0.5:50001"));
+    let watch = served.bench.engine.watch();
+    served.bench.engine.shutdown();
+    assert!(watch.claim_capture().is_some(), "it is over");
+    let file = file.join().expect("a file");
+    // An interface statistics block (draft-ietf-opsawg-pcapng 4.6) is the last one.
+    let length = u32::from_ne_bytes(*file.last_chunk().expect("a block")) as usize;
+    let last = &file[file.len() - length..];
+    assert_eq!(last[..4], 5_u32.to_ne_bytes());
+}

@@ -4,6 +4,7 @@ mod capture;
 mod checks;
 mod drain;
 mod hostile_queries;
+mod journal;
 mod life;
 mod permissions;
 mod proxy;

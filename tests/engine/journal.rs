@@ -1,0 +1,56 @@
+//! What `ctl` has changed, while the file says something else.
+
+use std::fs;
+
+use proxyengine::engine::Subject;
+use proxyengine::journal::{Change, Journal};
+use proxyengine::log_levels::LogLevels;
+use splice::standby::Service;
+use testkit::Station;
+
+use crate::proxy::Bench;
+use crate::reload::{ONE, TWO, versions};
+use crate::wire::assert_in_order;
+
+/// A listener that keeps its number, but has another address now, is in service again: nobody has said otherwise of it as it is.
+#[test]
+fn what_the_file_overrules_is_undone() {
+    let mut bench = Bench::start("proxy-undone", None);
+    let (journal, levels, watch) = (Journal::default(), LogLevels::default(), bench.engine.watch());
+    let name = bench.engine.config().listeners()[0].name.clone();
+    let drained = Change::Service(Subject::Listener(&name), Service::Drained);
+    watch
+        .set_service(Subject::Listener(&name), Service::Drained)
+        .unwrap_or_else(|error| panic!("{error}"));
+    journal.note(bench.engine.config(), &drained);
+    let [path] = versions(&bench, [ONE.to_owned()]);
+    let text = fs::read_to_string(&path).expect("a file");
+    fs::write(
+        &path,
+        text.replacen("[\"10.0.0.1:80\"]", "[\"10.0.0.1:80\", \"10.0.0.1:81\"]", 1),
+    )
+    .expect("a file");
+    bench.engine.reload(&path).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(bench.engine.config().listeners()[0].addresses.len(), 2);
+    journal.apply(&watch, &levels);
+    assert_eq!(journal.lines(), "");
+    bench.open(Station::new(5, "10.0.0.5:50000"));
+    assert_in_order(&bench.engine.shutdown());
+}
+
+/// A server that was drained and left the file comes back while a connection names it: in service, as any other of the file.
+#[test]
+fn a_server_that_comes_back_to_the_file_is_in_service() {
+    let mut bench = Bench::start("proxy-comes-back", None);
+    let [other, back] = versions(&bench, [TWO.to_owned(), ONE.to_owned()]);
+    bench.open(Station::new(5, "10.0.0.5:50000"));
+    let watch = bench.engine.watch();
+    watch
+        .set_service(Subject::Server("one"), Service::Drained)
+        .unwrap_or_else(|error| panic!("{error}"));
+    for path in [&other, &back] {
+        bench.engine.reload(path).unwrap_or_else(|error| panic!("{error}"));
+    }
+    bench.open(Station::new(5, "10.0.0.5:50001"));
+    assert_in_order(&bench.engine.shutdown());
+}
