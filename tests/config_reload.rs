@@ -370,3 +370,28 @@ fn what_needs_a_restart_is_refused_by_its_key_and_line() {
     assert!(refused("default = \"p0\"", "default = \"nobody\"").contains("expected the name of a pool"));
     assert_eq!(running, parse(&text), "all of that has changed nothing");
 }
+
+/// An address that only a server's calls came from is nobody's of ours once nothing names the server.
+#[test]
+fn the_source_addresses_of_a_forgotten_server_are_not_ours() {
+    let usual = small([false; 5]);
+    let more = format!(
+        "{usual}\n[[pool]]\nname = \"other\"\nlocal_addresses = [\"10.1.0.50\"]\n\
+         servers = [{{ name = \"o\", address = \"10.1.0.200:80\" }}]\n"
+    );
+    let running = parse(&more);
+    let address = IpAddr::from([10, 1, 0, 50]);
+    let is_ours = |config: &Config| {
+        let ports = config.ports().iter();
+        ports
+            .map(|port| config.own_addresses(port.id))
+            .any(|own| own.contains(&address))
+    };
+    assert!(is_ours(&running));
+    let (without, _) = running
+        .reload_text(&usual, "f.toml")
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(is_ours(&without), "connections may name the server");
+    let (forgotten, _) = without.without_past(&Named::default()).expect("something was past");
+    assert!(!is_ours(&forgotten));
+}

@@ -257,3 +257,10 @@ fn flows_in(dir: &Path) -> Vec<serde_json::Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
+
+/// flowEndReason 3 is a signal of the connection's own, and 4 one from outside (IANA's list of elements, 136).
+#[test]
+fn a_reset_of_either_side_is_a_detected_end() {
+    let reasons = [Cause::ActiveRst, Cause::PassiveRst, Cause::Shutdown, Cause::IdleTimeout].map(end_reason);
+    assert_eq!(reasons, [3, 3, 4, 1]);
+}
