@@ -8,12 +8,12 @@ use netfcts::{Cause, Side};
 use proxyengine::callbacks::Inspected;
 use proxyengine::config::Config;
 use proxyengine::selectors::RuleSelector;
-use splice::Usage;
 use splice::drop_reason::DropReason;
 use splice::limit::Limited;
 use splice::meter::Metered;
 use splice::standby::Standby;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use test_case::test_case;
@@ -44,7 +44,7 @@ fn open(bench: &Bench<RuleSelector>) -> usize {
     bench.proxy.usage().connections
 }
 
-fn metered(bench: &Bench<RuleSelector>, kind: Limited, id: u16) -> Metered {
+pub fn metered(bench: &Bench<RuleSelector>, kind: Limited, id: u16) -> Metered {
     bench.standby.metered(kind, id)
 }
 
@@ -72,6 +72,14 @@ pub fn gets_in(bench: &mut Bench<RuleSelector>, client: &mut Client) -> bool {
     let before = open(bench);
     _ = shake(bench, client);
     open(bench) > before
+}
+
+/// How many of so many tries of a client from the next ports are admitted.
+pub fn granted(bench: &mut Bench<RuleSelector>, ports: &mut Range<u16>, tries: usize) -> usize {
+    let ports = ports.take(tries);
+    ports
+        .filter(|port| gets_in(bench, &mut client_at("10.0.0.1", *port)))
+        .count()
 }
 
 pub fn leave(bench: &mut Bench<RuleSelector>, client: &Client) {
@@ -158,21 +166,19 @@ fn a_limit_tarpits_all_that_a_client_sends_until_there_is_room() {
 fn a_rate_grants_its_burst_and_then_one_after_the_other() {
     let mut bench = bench("client_limit = { rate = 10, burst = 4 }");
     let mut ports = 1..60000_u16;
-    let mut granted = |bench: &mut Bench<RuleSelector>, tries: usize| {
-        let ports = ports.by_ref().take(tries);
-        ports
-            .filter(|port| gets_in(bench, &mut client_at("10.0.0.1", *port)))
-            .count()
-    };
-    assert_eq!(granted(&mut bench, 20), 4);
+    assert_eq!(granted(&mut bench, &mut ports, 20), 4);
     let mut later = 0;
     for _ in 0..20 {
         bench.wait(Duration::from_millis(50));
-        later += granted(&mut bench, 5);
+        later += granted(&mut bench, &mut ports, 5);
     }
     assert_eq!(later, 10, "a second's worth");
     bench.wait(Duration::from_secs(30));
-    assert_eq!(granted(&mut bench, 20), 4, "a pause saves no more than the burst");
+    assert_eq!(
+        granted(&mut bench, &mut ports, 20),
+        4,
+        "a pause saves no more than the burst"
+    );
 }
 
 /// Eight cores, each of which takes one client after the other.
@@ -471,28 +477,4 @@ fn the_honest_half_of_a_prefix_is_served_beside_any_number_of_new_neighbours(lim
     assert!(gets_in(&mut bench, &mut client_at("fd00:0:0:1::1", 40000)));
     bench.finish();
     bench.assert_all_returned();
-}
-
-#[test]
-fn limits_come_and_go_with_a_reload_and_what_was_counted_is_taken_back() {
-    let rules = |config: &Config| Some(RuleSelector::new(config));
-    let mut bench = bench("");
-    for port in 0..5 {
-        assert!(gets_in(&mut bench, &mut client_at("10.0.0.1", 40000 + port)));
-    }
-    bench.reload(
-        &config("limit = { connections = 2 }\nclient_limit = { connections = 2 }", ""),
-        rules,
-    );
-    let later: Vec<bool> = (0..4)
-        .map(|port| gets_in(&mut bench, &mut client_at("10.0.0.1", 41000 + port)))
-        .collect();
-    assert_eq!(later, [true, true, false, false], "those before it are not counted");
-    bench.reload(&config("", ""), rules);
-    assert!(gets_in(&mut bench, &mut client_at("10.0.0.1", 42000)));
-    bench.finish();
-    bench.wait(Duration::from_millis(50));
-    assert_eq!(metered(&bench, Limited::Listener, 0).open, 0);
-    assert_eq!(bench.standby.counted_clients(), 0);
-    assert_eq!(bench.proxy.usage(), Usage::default());
 }

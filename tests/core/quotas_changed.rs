@@ -1,10 +1,11 @@
 //! Limits that a reload changes, those of single addresses of a prefix, and those of listeners that pass SYNs on.
 
 use crate::harness::{Bench, Client, Server, bound_with_syn, only};
-use crate::quotas::{bench, client_at, config, core, gets_in, leave};
+use crate::quotas::{bench, client_at, config, core, gets_in, granted, leave, metered};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::config::Config;
 use proxyengine::selectors::RuleSelector;
+use splice::Usage;
 use splice::drop_reason::DropReason;
 use splice::limit::Limited;
 use std::sync::Arc;
@@ -105,18 +106,12 @@ fn a_raised_rate_holds_at_once(kind: &str) {
     let rules = |config: &Config| Some(RuleSelector::new(config));
     let mut bench = bench(&format!("{kind} = {{ rate = 1, burst = 500 }}"));
     let mut ports = 1000..60000_u16;
-    let mut granted = |bench: &mut Bench<RuleSelector>, tries: usize| {
-        let ports = ports.by_ref().take(tries);
-        ports
-            .filter(|port| gets_in(bench, &mut client_at("10.0.0.1", *port)))
-            .count()
-    };
-    assert_eq!(granted(&mut bench, 510), 500);
+    assert_eq!(granted(&mut bench, &mut ports, 510), 500);
     bench.wait(Duration::from_millis(50));
     bench.reload(&config(&format!("{kind} = {{ rate = 100, burst = 10 }}"), ""), rules);
-    assert_eq!(granted(&mut bench, 3), 0, "the bucket is empty");
+    assert_eq!(granted(&mut bench, &mut ports, 3), 0, "the bucket is empty");
     bench.wait(Duration::from_millis(200));
-    assert!(granted(&mut bench, 20) >= 9);
+    assert!(granted(&mut bench, &mut ports, 20) >= 9);
 }
 
 /// The number of a pool stays taken while connections are counted for it, and who has it next begins anew.
@@ -155,4 +150,28 @@ fn a_pools_number_is_free_when_nothing_is_counted_for_it() {
     assert_eq!(bench.proxy.tally().pool(number).expect("a pool").chosen.get(), 0);
     bench.finish();
     bench.assert_all_returned();
+}
+
+#[test]
+fn limits_come_and_go_with_a_reload_and_what_was_counted_is_taken_back() {
+    let rules = |config: &Config| Some(RuleSelector::new(config));
+    let mut bench = bench("");
+    for port in 0..5 {
+        assert!(gets_in(&mut bench, &mut client_at("10.0.0.1", 40000 + port)));
+    }
+    bench.reload(
+        &config("limit = { connections = 2 }\nclient_limit = { connections = 2 }", ""),
+        rules,
+    );
+    let later: Vec<bool> = (0..4)
+        .map(|port| gets_in(&mut bench, &mut client_at("10.0.0.1", 41000 + port)))
+        .collect();
+    assert_eq!(later, [true, true, false, false], "those before it are not counted");
+    bench.reload(&config("", ""), rules);
+    assert!(gets_in(&mut bench, &mut client_at("10.0.0.1", 42000)));
+    bench.finish();
+    bench.wait(Duration::from_millis(50));
+    assert_eq!(metered(&bench, Limited::Listener, 0).open, 0);
+    assert_eq!(bench.standby.counted_clients(), 0);
+    assert_eq!(bench.proxy.usage(), Usage::default());
 }

@@ -161,23 +161,15 @@ impl Limits {
 
     /// The rates of listeners, pools and classes.
     pub(crate) fn rates(&self) -> impl Iterator<Item = (Limited, u16, Rate)> {
-        let rate = |limit: &Option<Limit>| limit.as_ref().and_then(|limit| limit.rate);
-        let listeners = self
-            .listeners
-            .iter()
-            .map(rate)
-            .zip(0..)
-            .map(|(rate, id)| (Limited::Listener, id, rate));
-        let pools = self
-            .pools
-            .iter()
-            .map(rate)
-            .zip(0..)
-            .map(|(rate, id)| (Limited::Pool, id, rate));
-        let classes = self.classes.iter().map(move |class| rate(&class.limit)).zip(0..);
-        let classes = classes.map(|(rate, id)| (Limited::Class, id, rate));
-        let all = listeners.chain(pools).chain(classes);
-        all.filter_map(|(kind, id, rate)| Some((kind, id, rate?)))
+        let counts = [
+            (Limited::Listener, self.listeners.len()),
+            (Limited::Pool, self.pools.len()),
+            (Limited::Class, self.classes.len()),
+        ];
+        let all = counts
+            .into_iter()
+            .flat_map(|(kind, count)| (0..count as u16).map(move |id| (kind, id)));
+        all.filter_map(|(kind, id)| Some((kind, id, self.of(kind, id)?.rate?)))
     }
 
     /// The limit of each client of a listener.

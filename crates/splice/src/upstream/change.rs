@@ -22,7 +22,7 @@ pub(crate) struct UpstreamChange {
 
 impl UpstreamChange {
     /// Makes it for the worker with this index. New servers take no connection before they are [admitted](Upstream::admit)
-    /// if they are asked first what they can do.
+    /// if they are asked first what they can do, unless their pool has no other.
     pub(crate) fn new(settings: &UpstreamSettings, worker: usize, difference: &Difference, are_asked: bool) -> Self {
         let all_limits = settings.limits();
         let limit_of = |id: u16| all_limits.get(usize::from(id)).copied().flatten();

@@ -116,7 +116,7 @@ impl Health {
         self.limit.unwrap_or(u32::MAX)
     }
 
-    /// It takes no connection yet, and would have room for one more of all cores by what is true of its limit.
+    /// It takes no connection yet, but its limit, if it has one, leaves room for one more.
     pub(super) fn is_joining_with_room(&self, has_room: impl Fn(u32) -> bool) -> bool {
         self.is_joining && self.limit.is_none_or(has_room)
     }
