@@ -18,7 +18,6 @@ const STARTING: Duration = Duration::from_secs(20);
 
 /// Where clients connect to.
 pub(super) const LISTENER: &str = "10.80.0.1:8080";
-const PORT: u16 = 8080;
 
 /// The servers, played by the load.
 pub(super) const SERVERS: [&str; 4] = ["10.80.2.1:80", "10.80.2.2:80", "10.80.2.3:80", "10.80.2.4:80"];
@@ -75,13 +74,13 @@ impl System {
             System::Haproxy => {
                 fs::write(&file, haproxy())?;
                 let mut process = cable.start(End::Proxy, &program("haproxy")?, &["-db", "-f", &path], &log)?;
-                process.wait_for_listeners(&[PORT], STARTING)?;
+                process.wait_for_listeners(&[LISTENER.parse()?], STARTING)?;
                 Ok(process)
             }
             System::Nginx => {
                 fs::write(&file, nginx(folder))?;
                 let mut process = cable.start(End::Proxy, &program("nginx")?, &["-c", &path], &log)?;
-                process.wait_for_listeners(&[PORT], STARTING)?;
+                process.wait_for_listeners(&[LISTENER.parse()?], STARTING)?;
                 Ok(process)
             }
         }

@@ -73,7 +73,7 @@ fn start_nginx(rig: &Rig, listen: &[SocketAddr], preload: Option<&Path>) -> Proc
     let folder = rig.file("nginx");
     fs::create_dir_all(&folder).expect("a folder");
     let shown = folder.display();
-    let listen: String = listen.iter().map(|at| format!("listen {at} backlog=1024;\n")).collect();
+    let directives: String = listen.iter().map(|at| format!("listen {at} backlog=1024;\n")).collect();
     let configuration = folder.join("nginx.conf");
     let text = format!(
         "user root; daemon off; worker_processes 2; pid {shown}/pid; error_log stderr warn;\n\
@@ -81,7 +81,7 @@ fn start_nginx(rig: &Rig, listen: &[SocketAddr], preload: Option<&Path>) -> Proc
          events {{ worker_connections 256; }}\n\
          http {{\n log_format client '$remote_addr $remote_port $request_uri';\n access_log {shown}/access client;\n\
          client_body_temp_path {shown}; proxy_temp_path {shown}; fastcgi_temp_path {shown}; uwsgi_temp_path {shown};\n\
-         scgi_temp_path {shown};\n server {{ {listen} return 200 '$remote_addr $remote_port\\n'; }}\n}}\n"
+         scgi_temp_path {shown};\n server {{ {directives} return 200 '$remote_addr $remote_port\\n'; }}\n}}\n"
     );
     fs::write(&configuration, text).expect("a configuration");
     let mut command = rig.command(Place::Servers, "nginx");
@@ -94,8 +94,7 @@ fn start_nginx(rig: &Rig, listen: &[SocketAddr], preload: Option<&Path>) -> Proc
             .env("LIBPROXYPROTO_ALLOWED", trusted.join(","));
     }
     let mut nginx = Process::start(&mut command, &rig.file("nginx.log")).expect("nginx starts");
-    let port = if preload.is_some() { PROXIED } else { PLAIN };
-    nginx.wait_for_listeners(&[port], LIMIT).expect("nginx listens");
+    nginx.wait_for_listeners(listen, LIMIT).expect("nginx listens");
     nginx
 }
 
@@ -105,7 +104,8 @@ fn start_mmproxy(rig: &Rig) -> Process {
     let setup = rig.run(Place::Servers, &program.to_string_lossy(), &["setup"], LIMIT);
     setup.expect("routing rules");
     let file = rig.file("mmproxy.toml");
-    let [server4, server6] = rig.server_addresses(0).map(|ip| SocketAddr::new(ip, PROXIED));
+    let servers = rig.server_addresses(0).map(|ip| SocketAddr::new(ip, PROXIED));
+    let [server4, server6] = servers;
     let [engine4, engine6] = rig.engine_addresses_for_servers();
     let text = format!(
         "[[listener]]\nlisten = [\"{server4}\", \"{server6}\"]\ntarget_v4 = \"127.0.0.1:{PLAIN}\"\n\
@@ -115,7 +115,7 @@ fn start_mmproxy(rig: &Rig) -> Process {
     let mut command = rig.command(Place::Servers, &program.to_string_lossy());
     command.arg("--config").arg(&file);
     let mut mmproxy = Process::start(&mut command, &rig.file("mmproxy.log")).expect("mmproxy starts");
-    mmproxy.wait_for_listeners(&[PROXIED], LIMIT).expect("mmproxy listens");
+    mmproxy.wait_for_listeners(&servers, LIMIT).expect("mmproxy listens");
     mmproxy
 }
 

@@ -49,7 +49,8 @@ fn start_mmproxy(rig: &Rig) -> Option<Process> {
     }
     rig.run(Place::Servers, &program, &["setup"], LIMIT)
         .expect("routing rules");
-    let [server4, server6] = rig.server_addresses(0).map(|ip| SocketAddr::new(ip, PROXIED));
+    let servers = rig.server_addresses(0).map(|ip| SocketAddr::new(ip, PROXIED));
+    let [server4, server6] = servers;
     let [engine4, engine6] = rig.engine_addresses_for_servers();
     let text = format!(
         "interfaces = [\"eth0\"]\nmetrics = \"{METRICS}\"\n[[listener]]\nlisten = [\"{server4}\", \"{server6}\"]\n\
@@ -66,7 +67,7 @@ fn start_mmproxy(rig: &Rig) -> Option<Process> {
             &["--config", &file.to_string_lossy()],
         )
         .expect("mmproxy starts");
-    mmproxy.wait_for_listeners(&[PROXIED], LIMIT).expect("mmproxy listens");
+    mmproxy.wait_for_listeners(&servers, LIMIT).expect("mmproxy listens");
     Some(mmproxy)
 }
 

@@ -2,6 +2,7 @@
 //! comes back with another answer. curl gets an answer all the while.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -100,7 +101,8 @@ impl Zone {
         let mut dnsmasq = rig
             .start(Place::Engine, "dnsmasq", "dnsmasq", &arguments)
             .expect("dnsmasq");
-        dnsmasq.wait_for_listeners(&[5353], LIMIT).expect("it listens");
+        let at = SocketAddr::from(([127, 0, 0, 1], 5353));
+        dnsmasq.wait_for_listeners(&[at], LIMIT).expect("it listens");
         dnsmasq
     }
 }

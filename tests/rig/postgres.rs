@@ -187,6 +187,7 @@ fn start_tunnel(setup: &Setup, certificates: &Certificates, to: SocketAddr, host
         .rig
         .start(Place::Clients, "tunnel", "socat", &[&listen, &tls])
         .expect("socat starts");
-    socat.wait_for_listeners(&[INSIDE], LIMIT).expect("it listens");
+    let at = SocketAddr::from(([127, 0, 0, 1], INSIDE));
+    socat.wait_for_listeners(&[at], LIMIT).expect("it listens");
     socat
 }

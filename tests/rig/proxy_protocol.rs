@@ -190,6 +190,7 @@ fn start_haproxy_front(rig: &Rig, ways: &[Way]) -> Process {
             "send-proxy-v2 proxy-v2-options crc32c,unique-id,ssl,authority",
         ),
     ];
+    let mut listening = Vec::new();
     for (way, option) in ways.iter().flat_map(|way| {
         options
             .iter()
@@ -206,21 +207,23 @@ fn start_haproxy_front(rig: &Rig, ways: &[Way]) -> Process {
             of_haproxy(way.engine(rig)),
             of_haproxy(SocketAddr::new(from, 0)),
         );
+        listening.push(target);
     }
-    start_haproxy(rig, Place::Clients, "haproxy-front", &text, ways, |way| {
-        matches!(way.front, Front::HaproxyV1 | Front::HaproxyV2).then(|| way.target(rig).port())
-    })
+    start_haproxy(rig, Place::Clients, "haproxy-front", &text, &listening)
 }
 
 /// HAProxy behind the engine: it wants a header and answers what it said.
-fn start_haproxy_back(rig: &Rig, ways: &[Way]) -> Process {
+fn start_haproxy_back(rig: &Rig) -> Process {
     let mut text = String::from(
         "global\n maxconn 500\ndefaults\n mode http\n timeout connect 10s\n timeout client 50s\n timeout server 50s\n",
     );
+    let mut listening = Vec::new();
     for back in [Back::HaproxyV1, Back::HaproxyV2] {
-        let [v4, v6] = rig
+        let addresses = rig
             .server_addresses(back.host())
-            .map(|ip| of_haproxy(SocketAddr::new(ip, back.port())));
+            .map(|ip| SocketAddr::new(ip, back.port()));
+        let [v4, v6] = addresses.map(of_haproxy);
+        listening.extend(addresses);
         let _ = writeln!(
             text,
             "frontend b{}\n bind {v4} accept-proxy\n bind {v6} accept-proxy\n http-request return status 200 \
@@ -228,28 +231,18 @@ fn start_haproxy_back(rig: &Rig, ways: &[Way]) -> Process {
             back.port()
         );
     }
-    start_haproxy(rig, Place::Servers, "haproxy-back", &text, ways, |way| {
-        (way.back.host() == 0).then(|| way.back.port())
-    })
+    start_haproxy(rig, Place::Servers, "haproxy-back", &text, &listening)
 }
 
-fn start_haproxy(
-    rig: &Rig,
-    place: Place,
-    name: &str,
-    text: &str,
-    ways: &[Way],
-    port: impl Fn(&Way) -> Option<u16>,
-) -> Process {
+fn start_haproxy(rig: &Rig, place: Place, name: &str, text: &str, listening: &[SocketAddr]) -> Process {
     let file = rig.file(&format!("{name}.cfg"));
     fs::write(&file, text).expect("written");
     let mut haproxy = rig
         .start(place, name, "haproxy", &["-db", "-f", &file.to_string_lossy()])
         .expect("haproxy starts");
-    let mut ports: Vec<u16> = ways.iter().filter_map(port).collect();
-    ports.sort_unstable();
-    ports.dedup();
-    haproxy.wait_for_listeners(&ports, STARTING).expect("haproxy listens");
+    haproxy
+        .wait_for_listeners(listening, STARTING)
+        .expect("haproxy listens");
     haproxy
 }
 
@@ -265,7 +258,7 @@ fn of_haproxy(address: SocketAddr) -> String {
 
 /// nginx before the engine, in `stream`: version 1 only.
 fn start_nginx_front(rig: &Rig, ways: &[Way]) -> Process {
-    let mut servers = String::new();
+    let (mut servers, mut listening) = (String::new(), Vec::new());
     for way in ways.iter().filter(|way| way.front == Front::Nginx) {
         let (target, from) = (way.target(rig), front_addresses(rig)[usize::from(way.v6)]);
         let _ = writeln!(
@@ -273,24 +266,23 @@ fn start_nginx_front(rig: &Rig, ways: &[Way]) -> Process {
             "server {{ listen {target}; proxy_bind {from}; proxy_pass {}; proxy_protocol on; }}",
             way.engine(rig)
         );
+        listening.push(target);
     }
     let module = "/usr/lib/nginx/modules/ngx_stream_module.so";
     let text = format!(
         "load_module {module};\n{}stream {{\n{servers}}}\n",
         nginx_head(rig, "nginx-front")
     );
-    let ports = ways
-        .iter()
-        .filter(|way| way.front == Front::Nginx)
-        .map(|way| way.target(rig).port());
-    start_nginx(rig, Place::Clients, "nginx-front", &text, ports.collect())
+    start_nginx(rig, Place::Clients, "nginx-front", &text, &listening)
 }
 
 /// nginx behind the engine: it answers what the header said, or, on its last port, whom it sees itself.
 fn start_nginx_back(rig: &Rig, backs: &[Back]) -> Process {
-    let mut servers = String::new();
+    let (mut servers, mut listening) = (String::new(), Vec::new());
     for back in backs.iter().filter(|back| back.host() == 1) {
-        let [v4, v6] = rig.server_addresses(1).map(|ip| SocketAddr::new(ip, back.port()));
+        let addresses = rig.server_addresses(1).map(|ip| SocketAddr::new(ip, back.port()));
+        let [v4, v6] = addresses;
+        listening.extend(addresses);
         let (option, said) = if *back == Back::Transparent {
             ("", "$remote_addr $remote_port $server_addr $server_port")
         } else {
@@ -312,8 +304,7 @@ fn start_nginx_back(rig: &Rig, backs: &[Back]) -> Process {
         "{}http {{\nlog_format own '$remote_addr $remote_port';\ndefault_type text/plain;\n{servers}}}\n",
         nginx_head(rig, "nginx-back")
     );
-    let ports = backs.iter().filter(|back| back.host() == 1).map(|back| back.port());
-    start_nginx(rig, Place::Servers, "nginx-back", &text, ports.collect())
+    start_nginx(rig, Place::Servers, "nginx-back", &text, &listening)
 }
 
 fn nginx_head(rig: &Rig, name: &str) -> String {
@@ -326,7 +317,7 @@ fn nginx_head(rig: &Rig, name: &str) -> String {
     )
 }
 
-fn start_nginx(rig: &Rig, place: Place, name: &str, text: &str, mut ports: Vec<u16>) -> Process {
+fn start_nginx(rig: &Rig, place: Place, name: &str, text: &str, listening: &[SocketAddr]) -> Process {
     let folder = rig.file(name);
     let file = folder.join("nginx.conf");
     fs::write(&file, text).expect("written");
@@ -334,9 +325,7 @@ fn start_nginx(rig: &Rig, place: Place, name: &str, text: &str, mut ports: Vec<u
     let mut nginx = rig
         .start(place, name, "nginx", &["-c", &file, "-p", &prefix, "-e", "stderr"])
         .expect("nginx starts");
-    ports.sort_unstable();
-    ports.dedup();
-    nginx.wait_for_listeners(&ports, STARTING).expect("nginx listens");
+    nginx.wait_for_listeners(listening, STARTING).expect("nginx listens");
     nginx
 }
 
@@ -406,7 +395,7 @@ fn haproxy_and_nginx_understand_us_and_we_them() {
         vec![
             start_haproxy_front(rig, &ways),
             start_nginx_front(rig, &ways),
-            start_haproxy_back(rig, &ways),
+            start_haproxy_back(rig),
             start_nginx_back(rig, &BACKS),
         ]
     });

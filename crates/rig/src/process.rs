@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -204,14 +205,20 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// Waits until the program has a listening TCP socket on each of `ports`, IPv4 or IPv6.
+    /// Waits until a TCP socket in the program's namespace listens at each of `addresses`: bound to it, or to all addresses and its port.
     ///
     /// # Errors
-    /// When it ends before that, or `limit` passes.
-    pub fn wait_for_listeners(&mut self, ports: &[u16], limit: Duration) -> Result<(), RigError> {
+    /// When the program ends before that, or `limit` passes.
+    pub fn wait_for_listeners(&mut self, addresses: &[SocketAddr], limit: Duration) -> Result<(), RigError> {
         self.wait_for("listening", limit, |process| {
-            let listening = process.listening_ports();
-            ports.iter().all(|port| listening.contains(port))
+            let listening = process.listening();
+            let is_there = |wanted: &SocketAddr| {
+                listening.iter().any(|bound| {
+                    let is_wildcard = bound.ip().is_unspecified() && (bound.is_ipv6() || wanted.is_ipv4());
+                    bound.port() == wanted.port() && (is_wildcard || bound.ip() == wanted.ip())
+                })
+            };
+            addresses.iter().all(is_there)
         })
     }
 
@@ -251,26 +258,21 @@ impl Process {
         quoted(self.printed().as_bytes())
     }
 
-    /// Ports with a listening socket in the program's namespace.
-    fn listening_ports(&self) -> Vec<u16> {
+    /// What the listening sockets in the program's namespace are bound to.
+    fn listening(&self) -> Vec<SocketAddr> {
         /// The state column of `/proc/net/tcp` (`TCP_LISTEN` in the kernel's `tcp_states.h`).
         const LISTEN: &str = "0A";
-        let mut ports = Vec::new();
+        let mut bound = Vec::new();
         for table in ["tcp", "tcp6"] {
             let text = fs::read_to_string(format!("/proc/{}/net/{table}", self.id())).unwrap_or_default();
             for row in text.lines().skip(1) {
                 let columns: Vec<&str> = row.split_whitespace().collect();
                 if let [_, local, _, LISTEN, ..] = columns[..] {
-                    ports.extend(
-                        local
-                            .rsplit(':')
-                            .next()
-                            .and_then(|port| u16::from_str_radix(port, 16).ok()),
-                    );
+                    bound.extend(address_of(local));
                 }
             }
         }
-        ports
+        bound
     }
 
     /// Sends a signal to the program itself.
@@ -296,6 +298,23 @@ impl Process {
     pub fn release(mut self) {
         self.released = true;
     }
+}
+
+/// An address as `/proc/net/tcp` and `tcp6` print it: words of 32 bits in the machine's order, in hexadecimal digits, then the port.
+fn address_of(printed: &str) -> Option<SocketAddr> {
+    let (words, port) = printed.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| {
+        let digits = words.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    let ip = if words.len() == 8 {
+        IpAddr::from(word(0)?)
+    } else {
+        let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+        IpAddr::from(<[u8; 16]>::try_from(words.as_flattened()).ok()?)
+    };
+    Some(SocketAddr::new(ip, port))
 }
 
 impl Drop for Process {

@@ -15,7 +15,7 @@ pub use slapd::{LDAP, PASSWORD, start_slapd};
 pub use ssh::{SSH, start_ssh};
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -73,7 +73,11 @@ pub fn start_nginx_at(rig: &Rig, place: Place, index: usize, addresses: &[IpAddr
     let arguments = ["-c", &configuration, "-p", &prefix, "-e", "stderr"];
     let mut nginx = rig.start(place, &format!("nginx-{name}"), "nginx", &arguments)?;
     nginx.wait_for("its process id", STARTING, |_| folder.join("pid").exists())?;
-    nginx.wait_for_listeners(&[HTTP], STARTING)?;
+    let listening: Vec<_> = addresses
+        .iter()
+        .map(|&address| SocketAddr::new(address, HTTP))
+        .collect();
+    nginx.wait_for_listeners(&listening, STARTING)?;
     Ok(nginx)
 }
 
@@ -182,7 +186,7 @@ pub fn start_tls(rig: &Rig, index: usize, certificates: &Certificates) -> Result
     write_file(&folder.join("whoami"), &format!("{name}\n"))?;
     let start = |address: IpAddr| {
         let family = if address.is_ipv4() { "4" } else { "6" };
-        let at = std::net::SocketAddr::new(address, TLS).to_string();
+        let at = SocketAddr::new(address, TLS);
         let mut openssl = rig.command(Place::Servers, "openssl");
         openssl
             .args([
@@ -191,7 +195,7 @@ pub fn start_tls(rig: &Rig, index: usize, certificates: &Certificates) -> Result
                 "-quiet",
                 &format!("-{family}"),
                 "-accept",
-                &at,
+                &at.to_string(),
                 "-cert",
             ])
             .arg(certificates.certificate(index))
@@ -199,7 +203,7 @@ pub fn start_tls(rig: &Rig, index: usize, certificates: &Certificates) -> Result
             .arg(certificates.key(index))
             .current_dir(&folder);
         let mut server = Process::start(&mut openssl, &rig.file(&format!("tls-{name}-{family}.log")))?;
-        server.wait_for_listeners(&[TLS], STARTING)?;
+        server.wait_for_listeners(&[at], STARTING)?;
         Ok(server)
     };
     rig.server_addresses(index).into_iter().map(start).collect()
@@ -232,7 +236,7 @@ pub fn start_numbers(rig: &Rig, index: usize) -> Result<Vec<Process>, RigError> 
             // A client that has sent its FIN still waits for the answer, for longer than the half second that socat gives it.
             &["-t", "60", &listen, &answer],
         )?;
-        socat.wait_for_listeners(&[NUMBERS], STARTING)?;
+        socat.wait_for_listeners(&[SocketAddr::new(address, NUMBERS)], STARTING)?;
         Ok(socat)
     };
     rig.server_addresses(index).into_iter().map(start).collect()
@@ -268,7 +272,7 @@ pub fn start_tls_terminator(
             "socat",
             &[&listen, &format!("TCP{family}:{host}:{behind}")],
         )?;
-        socat.wait_for_listeners(&[port], STARTING)?;
+        socat.wait_for_listeners(&[SocketAddr::new(address, port)], STARTING)?;
         Ok(socat)
     };
     rig.server_addresses(index).into_iter().map(start).collect()
@@ -285,7 +289,7 @@ pub fn start_iperf(rig: &Rig) -> Result<Process, RigError> {
         "iperf3",
         &["--server", "--port", &IPERF.to_string()],
     )?;
-    iperf.wait_for_listeners(&[IPERF], STARTING)?;
+    iperf.wait_for_listeners(&[SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), IPERF)], STARTING)?;
     Ok(iperf)
 }
 

@@ -364,6 +364,27 @@ fn a_program_that_ends_instead_of_listening_is_noticed() {
         &folder.path().join("log"),
     )
     .expect("started");
-    let error = process.wait_for_listeners(&[1], LIMIT).expect_err("it has ended");
+    let error = process
+        .wait_for_listeners(&[SocketAddr::from(([127, 0, 0, 1], 1))], LIMIT)
+        .expect_err("it has ended");
     assert!(error.to_string().contains("no port"), "{error}");
+}
+
+#[test]
+fn a_listener_at_another_address_is_not_waited_for_in_its_place() {
+    let Some(rig) = Rig::for_test(two_armed(), &["socat"]) else {
+        return;
+    };
+    let [v4, v6] = rig
+        .server_addresses(0)
+        .map(|address| SocketAddr::new(address, servers::NUMBERS));
+    let listen = format!("TCP4-LISTEN:{},bind={}", v4.port(), v4.ip());
+    let mut socat = rig
+        .start(Place::Servers, "socat", "socat", &[&listen, "EXEC:cat"])
+        .expect("socat starts");
+    socat.wait_for_listeners(&[v4], LIMIT).expect("it listens there");
+    let error = socat
+        .wait_for_listeners(&[v4, v6], Duration::from_millis(100))
+        .expect_err("nothing listens at the other");
+    assert!(error.to_string().contains("listening"), "{error}");
 }

@@ -24,7 +24,8 @@ fn with_server(
     with_balancer(move |container| {
         let folder = tempfile::tempdir().expect("a folder");
         let mut server = Process::start(&mut start(folder.path()), &folder.path().join("log")).expect("started");
-        server.wait_for_listeners(&[443], STARTING).expect("it listens");
+        let at = SocketAddr::from(([127, 0, 0, 1], 443));
+        server.wait_for_listeners(&[at], STARTING).expect("it listens");
         let _proxy = inline(&[]);
         test(container, &mut server);
         wait_for("it was inline", || counted("assigned") > 0);

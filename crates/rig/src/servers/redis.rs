@@ -1,5 +1,7 @@
 //! redis, which keeps nothing.
 
+use std::net::SocketAddr;
+
 use super::{STARTING, name_of};
 use crate::process::Process;
 use crate::{Place, Rig, RigError};
@@ -12,7 +14,8 @@ pub const REDIS: u16 = 6379;
 /// # Errors
 /// When it does not listen in time.
 pub fn start_redis(rig: &Rig, index: usize) -> Result<Process, RigError> {
-    let [v4, v6] = rig.server_addresses(index).map(|address| address.to_string());
+    let addresses = rig.server_addresses(index);
+    let [v4, v6] = addresses.map(|address| address.to_string());
     let port = REDIS.to_string();
     let folder = rig.folder().to_string_lossy();
     let mut arguments = vec!["--port", &port, "--bind", &v4, &v6, "--dir", &folder];
@@ -20,6 +23,6 @@ pub fn start_redis(rig: &Rig, index: usize) -> Result<Process, RigError> {
     arguments.extend(["--protected-mode", "no", "--daemonize", "no"]);
     let name = format!("redis-{}", name_of(index));
     let mut redis = rig.start(Place::Servers, &name, "redis-server", &arguments)?;
-    redis.wait_for_listeners(&[REDIS], STARTING)?;
+    redis.wait_for_listeners(&addresses.map(|address| SocketAddr::new(address, REDIS)), STARTING)?;
     Ok(redis)
 }

@@ -1,5 +1,6 @@
 //! OpenLDAP's slapd: a directory of its own for each server, in a folder of the rig.
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use super::{STARTING, give, let_in, make_folder, name_of, write_file};
@@ -49,8 +50,10 @@ access to * by * read
     for path in walk(&folder) {
         give(&path)?;
     }
-    let [v4, v6] = rig.server_addresses(index);
-    let urls = format!("ldap://{v4}:{LDAP}/ ldap://[{v6}]:{LDAP}/");
+    let addresses = rig
+        .server_addresses(index)
+        .map(|address| SocketAddr::new(address, LDAP));
+    let urls = addresses.map(|address| format!("ldap://{address}/")).join(" ");
     let configuration = configuration.to_string_lossy();
     // With `-d` it stays in the foreground; it takes the ports as root and goes on as nobody.
     let arguments = [
@@ -66,7 +69,7 @@ access to * by * read
         "0",
     ];
     let mut slapd = rig.start(Place::Servers, &format!("slapd-{name}"), "slapd", &arguments)?;
-    slapd.wait_for_listeners(&[LDAP], STARTING)?;
+    slapd.wait_for_listeners(&addresses, STARTING)?;
     Ok(slapd)
 }
 

@@ -1,5 +1,6 @@
 //! Dropbear: an SSH server, which speaks before its clients do.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -31,13 +32,13 @@ pub fn start_ssh(rig: &Rig, index: usize) -> Result<(Process, String), RigError>
         path: key.clone(),
         reason: format!("dropbearkey shows no public key: {made}"),
     })?;
-    let [v4, v6] = rig.server_addresses(index);
+    let addresses = rig.server_addresses(index).map(|address| SocketAddr::new(address, SSH));
     let (key, pid) = (key.to_string_lossy(), folder.join("pid"));
-    let (v4, v6) = (format!("{v4}:{SSH}"), format!("[{v6}]:{SSH}"));
+    let [v4, v6] = addresses.map(|address| address.to_string());
     let pid = pid.to_string_lossy();
     // In the foreground, complaining to stderr, with this key alone.
     let arguments = ["-F", "-E", "-r", &key, "-P", &pid, "-p", &v4, "-p", &v6];
     let mut dropbear = rig.start(Place::Servers, &format!("ssh-{name}"), "dropbear", &arguments)?;
-    dropbear.wait_for_listeners(&[SSH], STARTING)?;
+    dropbear.wait_for_listeners(&addresses, STARTING)?;
     Ok((dropbear, public))
 }
