@@ -86,7 +86,7 @@ pub mod tap;
 pub mod time;
 pub mod wire;
 
-pub use prefetch::{prefetch, prefetch_lines};
+pub use prefetch::{prefetch, prefetch_lines, prefetch_lines_to_write};
 
 /// The largest number of packets that moves between operators, queues and ports at once.
 ///

@@ -1,6 +1,6 @@
 //! Asking the processor for memory before it is needed.
 
-#![allow(unsafe_code)] // one intrinsic that dereferences nothing
+#![allow(unsafe_code)] // instructions that dereference nothing
 
 /// Asks for the cache line that `value` begins in, for reading soon. Has no effect on any result.
 #[inline]
@@ -27,6 +27,23 @@ pub fn prefetch_lines<T>(value: &T) {
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(value).wrapping_byte_add(line * LINE).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (line, value);
+    }
+}
+
+/// Asks for all cache lines of `value`, which begins with a line, for writing soon: another core that has read them gives them up meanwhile.
+/// Has no effect on any result.
+#[inline]
+pub fn prefetch_lines_to_write<T>(value: &T) {
+    for line in 0..size_of::<T>().div_ceil(LINE) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above. The instruction is a no-operation where a processor does not have it (Intel SDM, PREFETCHW); the intrinsic
+        // for it is a prefetch for reading, unless the compiler knows the processor.
+        unsafe {
+            let line = core::ptr::from_ref(value).wrapping_byte_add(line * LINE);
+            core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (line, value);

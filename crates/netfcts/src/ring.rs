@@ -50,6 +50,12 @@ impl RecordSender {
             // Relaxed: the count stands for itself, no other data depends on it.
             Err(_) => _ = self.lost.0.fetch_add(1, Ordering::Relaxed),
         }
+        // The reader's core has read the next place when the ring came round, and has its lines: they come back before they are written.
+        if let Ok(mut next) = self.producer.write_chunk_uninit(1)
+            && let ([place, ..], _) = next.as_mut_slices()
+        {
+            e2d2::prefetch_lines_to_write(place);
+        }
     }
 
     /// The same for one whose legs were watched. What was seen of them is left out, and the flag with it, if there is no room.
