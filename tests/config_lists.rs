@@ -130,11 +130,14 @@ fn what_was_found_out_for_a_set_of_clients_is_what_the_rules_say_of_each() {
     ];
     let said = clients.map(|client| {
         let both = [&mut before, &mut each].map(|selector| {
-            (
-                refusal(selector, client),
-                selector.rule(),
-                selector.class(&arrival(client)),
-            )
+            let (refusal, rule) = (refusal(selector, client), selector.rule());
+            let class = selector.class(&arrival(client));
+            assert_eq!(
+                selector.admit_to_class(&arrival(client)),
+                refusal.map_or(Ok(class), Err),
+                "{client} in one look-up"
+            );
+            (refusal, rule, class)
         });
         assert_eq!(both[0], both[1], "{client}");
         both[0]

@@ -10,9 +10,8 @@
 
 use std::hint::select_unpredictable;
 
-use arrayvec::ArrayVec;
 use e2d2::memory::LargeSlice;
-use e2d2::{BURST, prefetch};
+use e2d2::prefetch;
 
 use super::ranges::Ranges;
 
@@ -127,22 +126,15 @@ impl Blocks {
         }
     }
 
-    /// Writes the entry of its block behind each address, and asks the processor for what is read next. Step by step, so that each
-    /// waits for memory while the others do.
+    /// The first step of a look-up; asks the processor for what the second reads.
     #[inline]
-    pub(super) fn look_ahead(&self, addresses: ArrayVec<(u32, &mut Option<u32>), BURST>) {
-        let found = addresses
-            .iter()
-            .map(|(address, _)| self.blocks.find(block_of(*address)));
-        let found: ArrayVec<Found, BURST> = found.inspect(|found| self.blocks.prefetch_change(found)).collect();
-        for ((address, looked_up), found) in addresses.into_iter().zip(&found) {
-            let entry = self.blocks.number(found);
-            *looked_up = Some(entry);
-            if entry & (GROUP | CROWDED) == GROUP {
-                prefetch(&self.groups[group_of(entry)]);
-            } else if entry & CROWDED != 0 {
-                self.crowded.prefetch(place_of(entry, address));
-            }
+    pub(super) fn begin(&self, address: u32) -> InBlocks<'_> {
+        let found = self.blocks.find(block_of(address));
+        self.blocks.prefetch_change(&found);
+        InBlocks {
+            blocks: self,
+            address,
+            found,
         }
     }
 
@@ -155,6 +147,32 @@ impl Blocks {
     /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.blocks.memory() + size_of_val(&*self.groups) + self.crowded.memory()
+    }
+}
+
+/// A look-up that has begun.
+pub(super) struct InBlocks<'b> {
+    blocks: &'b Blocks,
+    address: u32,
+    found: Found,
+}
+
+impl InBlocks<'_> {
+    /// The second step: the entry of the address's block. Asks the processor for what the last reads, [`Blocks::set_in`].
+    #[inline]
+    pub(super) fn go_on(self) -> u32 {
+        let Blocks {
+            blocks,
+            groups,
+            crowded,
+        } = self.blocks;
+        let entry = blocks.number(&self.found);
+        if entry & (GROUP | CROWDED) == GROUP {
+            prefetch(&groups[group_of(entry)]);
+        } else if entry & CROWDED != 0 {
+            crowded.prefetch(place_of(entry, self.address));
+        }
+        entry
     }
 }
 
@@ -290,6 +308,7 @@ impl RunsBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use e2d2::BURST;
 
     #[test]
     fn a_look_up_finds_what_a_search_among_the_ranges_finds() {
@@ -326,16 +345,11 @@ mod tests {
             .chain((0..100_000).map(|_| random()))
             .collect::<Vec<_>>();
         for some in all.chunks(BURST) {
-            let mut entry = [None; BURST];
-            blocks.look_ahead(some.iter().copied().zip(&mut entry).collect());
-            for (address, entry) in some.iter().zip(entry) {
+            let begun = some.iter().map(|address| blocks.begin(*address)).collect::<Vec<_>>();
+            for (address, entry) in some.iter().zip(begun.into_iter().map(InBlocks::go_on)) {
                 let set = ranges.sets[starts.partition_point(|start| start <= address) - 1];
                 assert_eq!(blocks.set_of(*address), set, "{address:#x}");
-                assert_eq!(
-                    entry.map(|entry| blocks.set_in(entry, *address)),
-                    Some(set),
-                    "{address:#x} in two steps"
-                );
+                assert_eq!(blocks.set_in(entry, *address), set, "{address:#x} in two steps");
                 blocks.prefetch(*address);
             }
         }

@@ -18,7 +18,7 @@ use e2d2::BURST;
 use ipnet::IpNet;
 use netfcts::leg::is_mapped;
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, InBlocks};
 use super::ranges::{Block, Ranges, Sets, TooManySets};
 use super::trie::{TooLarge, Trie, Walk};
 
@@ -217,16 +217,16 @@ impl ClientTable {
 
     /// Makes the look-ups of several addresses at once, [`BURST`] at most; what is written behind each leads to its [set](Self::set).
     pub fn look_ahead<'s>(&self, addresses: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
-        let mut in_blocks: ArrayVec<(u32, &mut Option<u32>), BURST> = ArrayVec::new();
+        let mut in_blocks: ArrayVec<(InBlocks<'_>, &mut Option<u32>), BURST> = ArrayVec::new();
         let mut walks: ArrayVec<(&Trie, Walk, &mut Option<u32>), BURST> = ArrayVec::new();
         for (address, found) in addresses.take(BURST) {
             match self.way_of(address) {
-                Way::Blocks(_) => in_blocks.push((address as u32, found)),
+                Way::Blocks(blocks) => in_blocks.push((blocks.begin(address as u32), found)),
                 Way::Trie(trie, key) => walks.push((trie, trie.begin(key), found)),
             }
         }
-        if let V4::Blocks(blocks) = &self.v4 {
-            blocks.look_ahead(in_blocks);
+        for (begun, found) in in_blocks {
+            *found = Some(begun.go_on());
         }
         while !walks.is_empty() {
             walks.retain(|(trie, walk, found)| match trie.go_on(walk) {

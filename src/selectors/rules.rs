@@ -35,7 +35,7 @@ pub struct RuleSelector {
     pools: Vec<Vec<ServerId>>,
     /// The rule that made the last answer.
     chosen: Option<RuleId>,
-    /// Some listener has rules that are asked before there is a payload, or there are lists, whose hits are counted then.
+    /// Some listener has rules that are asked before there is a payload, or gives classes, or there are lists, whose hits are counted then.
     asks_at_syn: bool,
     /// What answers who a client is.
     clients: Option<Arc<ClientTable>>,
@@ -91,12 +91,13 @@ impl RuleSelector {
             .iter()
             .map(|pool| pool.members.iter().map(|member| member.server).collect())
             .collect();
-        let refuses = listeners.iter().any(|listener: &ListenerRules| listener.at_syn > 0);
+        let is_asked = |listener: &ListenerRules| listener.at_syn > 0 || !listener.classes.is_empty();
+        let are_asked = listeners.iter().any(is_asked);
         Self {
             listeners,
             pools,
             chosen: None,
-            asks_at_syn: refuses || !config.lists().is_empty(),
+            asks_at_syn: are_asked || !config.lists().is_empty(),
             clients: config.client_table().cloned(),
             lists: config.lists().iter().map(|list| Arc::clone(&list.hits)).collect(),
             hits: Vec::new(),
@@ -144,8 +145,8 @@ impl RuleSelector {
         None
     }
 
-    /// The same before there is a payload: how the first rule refuses that matches.
-    fn refuse_at_syn(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+    /// The same before there is a payload: the class of somebody, if it `is_sought`, or how the first rule refuses that matches.
+    fn ask_at_syn(&mut self, arrival: &Arrival, is_sought: bool) -> Result<Option<u16>, Refusal> {
         let Self {
             listeners,
             clients,
@@ -162,23 +163,26 @@ impl RuleSelector {
             (table, set)
         });
         let Some(listener) = listeners.get(arrival.listener.index()) else {
-            return Ok(());
+            return Ok(None);
         };
         let known = Known {
             clients,
             listener_port: arrival.local_port,
         };
-        let refusal = match known.verdict(listener.verdicts.as_deref()) {
+        let verdict = known.verdict(listener.verdicts.as_deref());
+        let refusal = match verdict {
             Some(verdict) => verdict.refusal,
             None => known.refusal(listener.rules_at_syn()),
         };
-        match refusal {
-            Some((rule, refusal)) => {
-                *chosen = Some(rule);
-                Err(refusal)
-            }
-            None => Ok(()),
+        if let Some((rule, refusal)) = refusal {
+            *chosen = Some(rule);
+            return Err(refusal);
         }
+        Ok(match verdict {
+            Some(verdict) => verdict.class,
+            None if is_sought => known.class(&listener.classes),
+            None => None,
+        })
     }
 
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
@@ -256,9 +260,17 @@ impl SelectServer for RuleSelector {
     #[inline]
     fn admit(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
         if self.asks_at_syn {
-            return self.refuse_at_syn(arrival);
+            self.ask_at_syn(arrival, false)?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn admit_to_class(&mut self, arrival: &Arrival) -> Result<Option<u16>, Refusal> {
+        if self.asks_at_syn {
+            return self.ask_at_syn(arrival, true);
+        }
+        Ok(None)
     }
 
     fn class(&mut self, arrival: &Arrival) -> Option<u16> {

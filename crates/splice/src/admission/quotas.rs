@@ -9,13 +9,16 @@
 //! still have a [place](crate::base::client_counts) from an earlier connection; each gets one connection for eight that are left.
 //! So one address, or any number of new ones, cannot take a /64's limit from its other addresses.
 
+mod shared;
+
 use crate::base::callbacks::Refusal;
-use crate::base::client_counts::{ClientCounts, ClientKey, ClientPlace};
+use crate::base::client_counts::{ClientCounts, ClientKey, ClientLines, ClientPlace};
 use crate::base::limit::{ClientLimit, Limit, Limited, Limits};
 use crate::base::meter::CoreMeters;
 use arrayvec::ArrayVec;
 use e2d2::time::Instant;
 use netfcts::leg::is_mapped;
+use shared::Shared;
 use std::sync::Arc;
 
 /// Ends that a core keeps to itself, at most until the next beginning or the end of the batch.
@@ -41,6 +44,8 @@ pub(crate) struct Applicant {
     pub(crate) class: Option<u16>,
     /// The client's address; IPv4 in its mapped form.
     pub(crate) address: u128,
+    /// Where it is counted, if the listener's clients have a limit.
+    client: Option<ClientLines>,
 }
 
 /// The limit that a connection exceeds, and how the connection is refused.
@@ -104,16 +109,25 @@ impl Quotas {
         if self.are_used { size_of_val(&*self.counted) } else { 0 }
     }
 
-    /// Asks the processor for what is read of this client at a listener when its connection begins.
+    /// The client with this address, at this listener and in this class. Asks the processor for what is read of it when it is counted.
     #[inline]
-    pub(crate) fn prefetch_client(&self, limits: &Limits, (listener, address): (u16, u128)) {
-        if let Some(of_each) = limits.of_clients(listener) {
-            let who = Applicant {
+    pub(crate) fn applicant(&self, limits: &Limits, (listener, class): (u16, Option<u16>), address: u128) -> Applicant {
+        let client = limits.of_clients(listener).map(|of_each| {
+            let bits = bits_of(of_each, address);
+            let behind = u32::from(ADDRESS_BITS.saturating_sub(bits));
+            let client = self.clients.lines_of(ClientKey {
+                prefix: address & u128::MAX.checked_shl(behind).unwrap_or(0),
                 listener,
-                address,
-                class: None,
-            };
-            self.clients.prefetch(key(of_each, who));
+                bits,
+            });
+            self.clients.prefetch(&client);
+            client
+        });
+        Applicant {
+            listener,
+            class,
+            address,
+            client,
         }
     }
 
@@ -131,17 +145,16 @@ impl Quotas {
     pub(crate) fn has_room(
         &mut self,
         (limits, meters): (&Limits, &CoreMeters),
-        who: Applicant,
+        who: &Applicant,
         now: Instant,
     ) -> Result<(), Excess> {
-        self.shared_has_room((limits, meters), who, now)?;
-        let Some(of_each) = limits.of_clients(who.listener) else {
+        Shared::of(limits, who).have_room(meters, now)?;
+        let (Some(of_each), Some(client)) = (limits.of_clients(who.listener), &who.client) else {
             return Ok(());
         };
         self.settle();
-        let key = key(of_each, who);
-        let all = self.clients.of(key, now).unwrap_or_default();
-        if fits(&of_each.limit, all, self.own(key, who, now), now) {
+        let all = self.clients.of(client, now).unwrap_or_default();
+        if fits(&of_each.limit, all, self.own(of_each, who, now), now) {
             Ok(())
         } else {
             Err(excess(Limited::Clients, &of_each.limit))
@@ -155,14 +168,15 @@ impl Quotas {
     pub(crate) fn admit(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
-        who: Applicant,
+        who: &Applicant,
         now: Instant,
     ) -> Result<Counted, Excess> {
-        let admitted = self
-            .shared_has_room((limits, meters), who, now)
+        let shared = Shared::of(limits, who);
+        let admitted = shared
+            .have_room(meters, now)
             .and_then(|()| self.enter_client(limits, who, now));
         match admitted {
-            Ok((client, address)) => Ok(self.count((limits, meters), who, (client, address), now)),
+            Ok(places) => Ok(shared.count(meters, places, now)),
             Err(excess) => {
                 let id = match excess.of {
                     Limited::Class => who.class.unwrap_or_default(),
@@ -178,18 +192,18 @@ impl Quotas {
     pub(crate) fn admit_late(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
-        who: Applicant,
+        who: &Applicant,
         now: Instant,
     ) -> Counted {
-        let of_each = limits.of_clients(who.listener);
-        let client = of_each.and_then(|of_each| {
-            let (place, _) = self.clients.enter(key(of_each, who), now)?;
+        let of_each = limits.of_clients(who.listener).zip(who.client.as_ref());
+        let client = of_each.and_then(|(of_each, client)| {
+            let (place, _) = self.clients.enter(client, now)?;
             if let Some(rate) = of_each.limit.rate {
                 self.clients.take(place, |due| rate.after(due, 1, now));
             }
             Some(place)
         });
-        self.count((limits, meters), who, (client, None), now)
+        Shared::of(limits, who).count(meters, (client, None), now)
     }
 
     /// Stores what the connection in `slot` is counted for.
@@ -254,7 +268,7 @@ impl Quotas {
         }
         self.leave_pool((limits, meters), slot, now);
         (self.are_used, self.have_pools) = (true, true);
-        begin(meters, limits, (Limited::Pool, pool), now);
+        begin(meters, (Limited::Pool, pool), Some(limit), now);
         self.counted[slot as usize][POOL] = u32::from(pool) + 1;
         Ok(())
     }
@@ -311,86 +325,60 @@ impl Quotas {
         }
     }
 
-    /// Whether the limits of listener and class admit one more.
-    fn shared_has_room(
-        &self,
-        (limits, meters): (&Limits, &CoreMeters),
-        who: Applicant,
-        now: Instant,
-    ) -> Result<(), Excess> {
-        let of_class = who.class.map(|class| (Limited::Class, class));
-        let all = [Some((Limited::Listener, who.listener)), of_class];
-        for (kind, id) in all.into_iter().flatten() {
-            if let Some(limit) = limits.of(kind, id)
-                && !meters.has_room(kind, id, limit, now)
-            {
-                return Err(excess(kind, limit));
-            }
-        }
-        Ok(())
+    /// Where clients are prefixes, what the client's address has by itself: open connections, and when its bucket is full, if it is known.
+    fn own(&self, of_each: &ClientLimit, who: &Applicant, now: Instant) -> Option<Option<(u64, u64)>> {
+        let is_prefix = bits_of(of_each, who.address) < ADDRESS_BITS;
+        is_prefix.then(|| self.clients.of(&self.address_of(who), now))
     }
 
-    /// Where clients are prefixes, what the client's address has by itself: open connections, and when its bucket is full, if it is known.
-    fn own(&self, key: ClientKey, who: Applicant, now: Instant) -> Option<Option<(u64, u64)>> {
-        (key.bits < ADDRESS_BITS).then(|| self.clients.of(address_key(who), now))
+    /// Where a single address is counted, of clients that are prefixes.
+    fn address_of(&self, who: &Applicant) -> ClientLines {
+        self.clients.lines_of(ClientKey {
+            prefix: who.address,
+            listener: who.listener,
+            bits: ADDRESS_BITS,
+        })
     }
 
     /// Counts a connection for its client and, where clients are prefixes, for its address.
     fn enter_client(
         &mut self,
         limits: &Limits,
-        who: Applicant,
+        who: &Applicant,
         now: Instant,
     ) -> Result<(Option<ClientPlace>, Option<ClientPlace>), Excess> {
-        let Some(of_each) = limits.of_clients(who.listener) else {
+        let (Some(of_each), Some(client)) = (limits.of_clients(who.listener), &who.client) else {
             return Ok((None, None));
         };
         self.settle();
-        let (limit, key) = (of_each.limit, key(of_each, who));
-        let Some((client, open)) = self.clients.enter(key, now) else {
+        let limit = &of_each.limit;
+        let Some((client, open)) = self.clients.enter(client, now) else {
             return Ok((None, None));
         };
-        if !fits(&limit, (open, self.clients.due(client)), self.own(key, who, now), now) {
+        if !fits(
+            limit,
+            (open, self.clients.due(client)),
+            self.own(of_each, who, now),
+            now,
+        ) {
             if let Some(rate) = limit.rate {
                 // What is owed by an earlier rate.
                 self.clients.forgive(client, rate.fullest(now));
             }
             self.clients.leave(client);
-            return Err(excess(Limited::Clients, &limit));
+            return Err(excess(Limited::Clients, limit));
         }
         if let Some(rate) = limit.rate {
             self.clients.take(client, |due| rate.after(due, 1, now));
         }
-        let address = (key.bits < ADDRESS_BITS).then(|| address_key(who));
-        let address = address
-            .and_then(|address| self.clients.enter(address, now))
-            .map(|(place, _)| place);
+        if bits_of(of_each, who.address) == ADDRESS_BITS {
+            return Ok((Some(client), None));
+        }
+        let address = self.clients.enter(&self.address_of(who), now).map(|(place, _)| place);
         if let (Some(place), Some(rate)) = (address, limit.rate) {
             self.clients.take(place, |due| rate.after(due, 1, now));
         }
         Ok((Some(client), address))
-    }
-
-    fn count(
-        &mut self,
-        (limits, meters): (&Limits, &mut CoreMeters),
-        who: Applicant,
-        (client, address): (Option<ClientPlace>, Option<ClientPlace>),
-        now: Instant,
-    ) -> Counted {
-        let listener = limits.of(Limited::Listener, who.listener).is_some();
-        if listener {
-            begin(meters, limits, (Limited::Listener, who.listener), now);
-        }
-        if let Some(class) = who.class {
-            begin(meters, limits, (Limited::Class, class), now);
-        }
-        Counted {
-            client,
-            address,
-            class: who.class,
-            listener,
-        }
     }
 }
 
@@ -426,10 +414,10 @@ fn excess(of: Limited, limit: &Limit) -> Excess {
     }
 }
 
-fn begin(meters: &mut CoreMeters, limits: &Limits, of: (Limited, u16), now: Instant) {
-    let limit = limits.of(of.0, of.1);
-    let (most, rate) = limit.map_or((None, None), |limit| (limit.connections, limit.rate));
-    meters.begin(of, (most, rate), now);
+#[inline]
+fn begin(meters: &mut CoreMeters, of: (Limited, u16), limit: Option<&Limit>, now: Instant) {
+    let of_both = limit.map_or((None, None), |limit| (limit.connections, limit.rate));
+    meters.begin(of, of_both, now);
 }
 
 fn end(meters: &mut CoreMeters, limits: &Limits, of: (Limited, u16), now: Instant) {
@@ -437,27 +425,13 @@ fn end(meters: &mut CoreMeters, limits: &Limits, of: (Limited, u16), now: Instan
     meters.end(of, most, now);
 }
 
-/// The key under which a client is counted.
-fn key(of_each: &ClientLimit, who: Applicant) -> ClientKey {
-    let bits = if is_mapped(who.address) {
+/// How many bits of an address make a client, of its mapped form for IPv4.
+#[inline]
+fn bits_of(of_each: &ClientLimit, address: u128) -> u8 {
+    if is_mapped(address) {
         MAPPED_BITS + of_each.prefix_v4
     } else {
         of_each.prefix_v6
-    };
-    let behind = u32::from(ADDRESS_BITS.saturating_sub(bits));
-    ClientKey {
-        prefix: who.address & u128::MAX.checked_shl(behind).unwrap_or(0),
-        listener: who.listener,
-        bits,
-    }
-}
-
-/// The key of a single address where clients are prefixes.
-fn address_key(who: Applicant) -> ClientKey {
-    ClientKey {
-        prefix: who.address,
-        listener: who.listener,
-        bits: ADDRESS_BITS,
     }
 }
 

@@ -201,6 +201,17 @@ pub trait SelectServer: Send + 'static {
         None
     }
 
+    /// The [class](Self::class) of somebody whom it [admits](Self::admit).
+    ///
+    /// # Errors
+    /// How he is refused.
+    #[doc(hidden)]
+    #[inline]
+    fn admit_to_class(&mut self, arrival: &Arrival) -> Result<Option<u16>, Refusal> {
+        self.admit(arrival)?;
+        Ok(self.class(arrival))
+    }
+
     /// True if it wants to know who will be [asked about](Self::admit) next.
     #[doc(hidden)]
     #[inline(always)]

@@ -54,6 +54,13 @@ pub(crate) struct ClientKey {
     pub(crate) bits: u8,
 }
 
+/// Where a client may have its place: two cache lines, and the tag of its places there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientLines {
+    lines: [usize; 2],
+    tag: u64,
+}
+
 /// The place of a client in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientPlace(u32);
@@ -100,11 +107,11 @@ impl ClientCounts {
     }
 
     /// Counts one more open connection of a client; returns its place and how many were open before, `None` if no place is free.
-    pub(crate) fn enter(&self, key: ClientKey, now: Instant) -> Option<(ClientPlace, u64)> {
-        let (lines, tag) = self.lines_of(key);
+    pub(crate) fn enter(&self, client: &ClientLines, now: Instant) -> Option<(ClientPlace, u64)> {
+        let tag = client.tag;
         // Another core may take the place at the same moment.
         for _ in 0..PLACES {
-            match self.find(lines, tag, now) {
+            match self.find(client, now) {
                 Found::Theirs(place) => {
                     let before = self.add(place, 1);
                     if before >> OPEN_BITS == tag {
@@ -126,9 +133,8 @@ impl ClientCounts {
     }
 
     /// A client's open connections, and when its bucket is full; `None` if it has no place.
-    pub(crate) fn of(&self, key: ClientKey, now: Instant) -> Option<(u64, u64)> {
-        let (lines, tag) = self.lines_of(key);
-        match self.find(lines, tag, now) {
+    pub(crate) fn of(&self, client: &ClientLines, now: Instant) -> Option<(u64, u64)> {
+        match self.find(client, now) {
             Found::Theirs(place) => Some((self.word(place, 0).load(Relaxed) & OPEN, self.due(place))),
             Found::Free(..) | Found::Full => None,
         }
@@ -136,9 +142,11 @@ impl ClientCounts {
 
     /// Asks the processor for the lines in which a client may have its place.
     #[inline]
-    pub(crate) fn prefetch(&self, key: ClientKey) {
-        let (lines, _) = self.lines_of(key);
-        lines.into_iter().for_each(|line| e2d2::prefetch(&self.lines[line]));
+    pub(crate) fn prefetch(&self, client: &ClientLines) {
+        client
+            .lines
+            .into_iter()
+            .for_each(|line| e2d2::prefetch(&self.lines[line]));
     }
 
     /// Asks for the line of a place.
@@ -184,13 +192,13 @@ impl ClientCounts {
         }
     }
 
-    /// The two cache lines in which a client may have its place, and its tag.
+    /// Where a client may have its place.
     ///
     /// The upper bits of the hash choose the first line, the lower ones are the tag, and a product of the tag is how far behind the
     /// first line the second is. Two clients are taken for one if they have a tag and a line in common: a chance of 2^-36 times
     /// three in the number of lines.
     #[inline]
-    fn lines_of(&self, key: ClientKey) -> ([usize; 2], u64) {
+    pub(crate) fn lines_of(&self, key: ClientKey) -> ClientLines {
         let prefix = if is_mapped(key.prefix) {
             u64::from(key.prefix as u32)
         } else {
@@ -203,10 +211,15 @@ impl ClientCounts {
         let scaled = |half: u64| ((half * all as u64) >> 32) as usize;
         let first = scaled(hash >> 32);
         let second = first + scaled(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
-        ([first, if second < all { second } else { second - all }], tag)
+        let second = if second < all { second } else { second - all };
+        ClientLines {
+            lines: [first, second],
+            tag,
+        }
     }
 
-    fn find(&self, lines: [usize; 2], tag: u64, now: Instant) -> Found {
+    fn find(&self, client: &ClientLines, now: Instant) -> Found {
+        let ClientLines { lines, tag } = *client;
         let mut free = Found::Full;
         for place in lines.iter().flat_map(|line| line * PLACES..(line + 1) * PLACES) {
             let place = ClientPlace(place as u32);
@@ -253,6 +266,16 @@ mod tests {
         }
     }
 
+    impl ClientCounts {
+        fn enter_key(&self, key: ClientKey, now: Instant) -> Option<(ClientPlace, u64)> {
+            self.enter(&self.lines_of(key), now)
+        }
+
+        fn of_key(&self, key: ClientKey, now: Instant) -> Option<(u64, u64)> {
+            self.of(&self.lines_of(key), now)
+        }
+    }
+
     #[test]
     fn a_client_is_another_for_each_listener_and_length() {
         let counts = ClientCounts::new((1_000, 2), false, [1, 2]);
@@ -263,9 +286,9 @@ mod tests {
         ];
         assert!(
             all.iter()
-                .all(|key| counts.enter(*key, NOW).is_some_and(|(_, open)| open == 0))
+                .all(|key| counts.enter_key(*key, NOW).is_some_and(|(_, open)| open == 0))
         );
-        assert!(all.iter().all(|key| counts.of(*key, NOW) == Some((1, 0))));
+        assert!(all.iter().all(|key| counts.of_key(*key, NOW) == Some((1, 0))));
         assert_eq!(counts.in_use(), 3);
     }
 
@@ -273,37 +296,39 @@ mod tests {
     fn a_full_table_counts_no_new_client_and_forgets_none_with_connections() {
         let counts = ClientCounts::new((64, 2), false, [1, 2]);
         let places: HashMap<u32, ClientPlace> = (0..1_000)
-            .filter_map(|n| Some((n, counts.enter(key(n), NOW)?.0)))
+            .filter_map(|n| Some((n, counts.enter_key(key(n), NOW)?.0)))
             .collect();
         assert!((100..=128).contains(&places.len()), "{}", places.len());
         assert_eq!(counts.uncounted(), 1_000 - places.len() as u64);
         for n in places.keys() {
-            assert_eq!(counts.of(key(*n), NOW), Some((1, 0)), "{n}");
-            assert_eq!(counts.enter(key(*n), NOW), Some((places[n], 1)));
+            assert_eq!(counts.of_key(key(*n), NOW), Some((1, 0)), "{n}");
+            assert_eq!(counts.enter_key(key(*n), NOW), Some((places[n], 1)));
         }
         places.values().for_each(|place| {
             counts.leave(*place);
             counts.leave(*place);
         });
         assert_eq!(counts.in_use(), 0);
-        let others = (2_000..2_064).filter(|n| counts.enter(key(*n), NOW).is_some()).count();
+        let others = (2_000..2_064)
+            .filter(|n| counts.enter_key(key(*n), NOW).is_some())
+            .count();
         assert_eq!(others, 64, "who has left makes room");
     }
 
     #[test]
     fn who_owes_something_keeps_his_place_until_his_bucket_is_full() {
         let counts = ClientCounts::new((1, 2), false, [1, 2]);
-        let (place, _) = counts.enter(key(1), NOW).expect("a place");
+        let (place, _) = counts.enter_key(key(1), NOW).expect("a place");
         let later = NOW + Duration::from_secs(1);
         counts.take(place, |_| later.as_nanos());
         counts.leave(place);
         let others = |from: u32, now| {
             (from..from + 100)
-                .filter(|n| counts.enter(key(*n), now).is_some())
+                .filter(|n| counts.enter_key(key(*n), now).is_some())
                 .count()
         };
         let taken = others(10, NOW);
-        assert_eq!(counts.of(key(1), NOW), Some((0, later.as_nanos())));
+        assert_eq!(counts.of_key(key(1), NOW), Some((0, later.as_nanos())));
         assert_eq!((taken, others(200, later)), (7, 1));
     }
 
@@ -318,7 +343,7 @@ mod tests {
                     for n in 0..20_000_u32 {
                         open.extend(
                             counts
-                                .enter(key(n.wrapping_mul(7 + core) % 90), NOW)
+                                .enter_key(key(n.wrapping_mul(7 + core) % 90), NOW)
                                 .map(|(place, _)| place),
                         );
                         if n % 3 != 0
@@ -332,6 +357,6 @@ mod tests {
             }
         });
         assert_eq!(counts.in_use(), 0);
-        assert!((0..90).all(|n| counts.of(key(n), NOW).is_none_or(|counted| counted == (0, 0))));
+        assert!((0..90).all(|n| counts.of_key(key(n), NOW).is_none_or(|counted| counted == (0, 0))));
     }
 }

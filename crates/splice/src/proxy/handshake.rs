@@ -3,6 +3,7 @@
 //! Nothing here remembers anything: what a stranger sends costs cycles and at most one frame, no larger than its own
 //! plus options (DESIGN: decision 12).
 
+use crate::admission::quotas::Applicant;
 use crate::admission::round_budget::RoundBudget;
 use crate::base::callbacks::{Refusal, SelectServer};
 use crate::base::drop_reason::DropReason;
@@ -44,19 +45,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let mut opened = None;
+        let (mut opened, mut class, mut who) = (None, None, None);
         if event == Event::CookieAck && !incoming.is_intact() {
             return self.rooms.emit.dropped(DropReason::BadTcpChecksum);
         }
-        if let Some(listener) = listener
-            && let Some(refusal) = self.rooms.refusal(listener, event, incoming.segment)
-        {
-            event = Event::Barred(refusal);
+        if let Some(listener) = listener {
+            match self.rooms.admit(listener, event, incoming.segment) {
+                Ok(of) => class = of,
+                Err(refusal) => event = Event::Barred(refusal),
+            }
         }
         if event == Event::CookieAck {
-            if let Some(listener) = listener {
-                self.rooms.prefetch_client(listener, incoming.segment);
-            }
+            // What counts it is on its way from memory while its cookie is opened.
+            who = listener.and_then(|listener| self.rooms.applicant_of_class((listener, class), incoming.segment));
             match self.rooms.opens_cookie(incoming.segment) {
                 Some(cookie) => match self.rooms.unused(incoming.segment) {
                     Some(unused) => opened = Some((cookie, unused)),
@@ -73,7 +74,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             if phase == Phase::Closed
                 && matches!(event, Event::ClientAck | Event::ClientData)
-                && let Some(excess) = listener.and_then(|listener| self.rooms.tarpitting(listener, incoming.segment))
+                && let Some(excess) = self.rooms.tarpitting(who.as_ref())
             {
                 return self.rooms.refuse_excess(excess, incoming, out);
             }
@@ -96,7 +97,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.remember_syn((listener, address), incoming, out);
             }
             (Action::CreateConnection, Some(listener), Some(opened)) => {
-                self.create((listener, address), (opened, phase == Phase::TimeWait), incoming, out);
+                let connection = (opened, phase == Phase::TimeWait, who.as_ref());
+                self.create((listener, address), connection, incoming, out);
             }
             (Action::Drop(reason), _, _) => self.rooms.emit.dropped(*reason),
             (Action::RejectByRule, _, _) => self.rooms.reject_by_rule(incoming, out),
@@ -150,7 +152,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn create(
         &mut self,
         (listener, address): (u16, u16),
-        ((opened, unused), resting): ((Opened, Unused), bool),
+        ((opened, unused), resting, who): ((Opened, Unused), bool, Option<&Applicant>),
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
@@ -166,7 +168,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if self.connections.len() == capacity {
             return self.rooms.emit.dropped(DropReason::TableFull);
         }
-        let counted = match self.rooms.count_in(listener, segment) {
+        let counted = match self.rooms.count_in(who) {
             Ok(counted) => counted,
             Err(excess) => return self.rooms.refuse_excess(excess, incoming, out),
         };

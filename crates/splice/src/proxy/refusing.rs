@@ -26,19 +26,26 @@ use netfcts::{FourTuple, Side};
 const TARPIT_WINDOW: u32 = 0xffff;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// How the selector refuses the sender of a segment that belongs to no connection; nothing for one who is admitted. A RST
-    /// is answered by nobody.
+    /// Whether the selector admits the sender of a segment that belongs to no connection, and the class of one who may begin a connection
+    /// with it. A RST is answered by nobody.
+    ///
+    /// # Errors
+    /// How he is refused.
     #[inline]
-    pub(crate) fn refusal(&mut self, listener: u16, event: Event, segment: &Segment) -> Option<Refusal> {
+    pub(crate) fn admit(&mut self, listener: u16, event: Event, segment: &Segment) -> Result<Option<u16>, Refusal> {
         if matches!(event, Event::OutOfWindowRst(_)) {
-            return None;
+            return Ok(None);
         }
-        let refusal = self.selector.admit(&arrival_of(listener, segment)).err()?;
+        let arrival = arrival_of(listener, segment);
+        if event == Event::CookieAck {
+            return self.selector.admit_to_class(&arrival);
+        }
+        let admitted = self.selector.admit(&arrival);
         // Each attempt is counted once: what follows a SYN belongs to it.
-        if segment.has(TcpFlags::SYN) {
+        if admitted.is_err() && segment.has(TcpFlags::SYN) {
             self.tally.note_refusal(self.rule());
         }
-        Some(refusal)
+        admitted.map(|()| None)
     }
 
     /// The rule that made the selector's last answer, by the number that it has now.
@@ -118,46 +125,33 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.send(Some(buffer), &path, &control, &[], out);
     }
 
-    /// Counts a connection that begins with a segment of its client.
+    /// Counts a connection that begins; of nobody where nothing is counted.
     ///
     /// # Errors
     /// A limit is exceeded.
     #[inline]
-    pub(crate) fn count_in(&mut self, listener: u16, segment: &Segment) -> Result<Counted, Excess> {
-        if !self.settings.limits.are_any {
+    pub(crate) fn count_in(&mut self, who: Option<&Applicant>) -> Result<Counted, Excess> {
+        let Some(who) = who else {
             return Ok(Counted::default());
-        }
-        let who = self.applicant(listener, segment);
+        };
         let limits = (&self.settings.limits, self.upstream.meters());
         self.admission.quotas.admit(limits, who, self.now)
     }
 
-    /// Asks the processor for what [`Self::count_in`] reads of a client: its cookie is opened meanwhile.
-    #[inline]
-    pub(crate) fn prefetch_client(&self, listener: u16, segment: &Segment) {
-        let limits = &self.settings.limits;
-        if limits.are_any {
-            (self.admission.quotas).prefetch_client(limits, (listener, segment.key.remote));
-        }
-    }
-
-    /// Whether the limits admit one more connection of this client; counts nothing.
+    /// Whether the limits admit one more connection; counts nothing.
     ///
     /// # Errors
     /// A limit is exceeded.
-    pub(crate) fn may_count_in(&mut self, listener: u16, segment: &Segment) -> Result<(), Excess> {
-        if !self.settings.limits.are_any {
-            return Ok(());
-        }
-        let who = self.applicant(listener, segment);
+    pub(crate) fn may_count_in(&mut self, who: Option<&Applicant>) -> Result<(), Excess> {
+        let Some(who) = who else { return Ok(()) };
         let limits = (&self.settings.limits, &*self.upstream.meters());
         self.admission.quotas.has_room(limits, who, self.now)
     }
 
     /// The limit that tarpits the sender of a segment without a connection or a valid cookie, as its next connection would be beyond
     /// it: of what has been tarpitted nothing is stored.
-    pub(crate) fn tarpitting(&mut self, listener: u16, segment: &Segment) -> Option<Excess> {
-        let excess = self.may_count_in(listener, segment).err()?;
+    pub(crate) fn tarpitting(&mut self, who: Option<&Applicant>) -> Option<Excess> {
+        let excess = self.may_count_in(who).err()?;
         (excess.refusal == Refusal::Tarpit).then_some(excess)
     }
 
@@ -169,7 +163,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         connection: &Connection,
         segment: &Segment,
     ) -> Option<Event> {
-        match self.count_in(connection.listener, segment) {
+        let who = self.applicant(connection.listener, segment);
+        match self.count_in(who.as_ref()) {
             Ok(counted) => {
                 self.admission.quotas.keep(slot, counted);
                 None
@@ -186,10 +181,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Counts a connection whose client has shaken hands with us though its SYN was passed on.
     pub(crate) fn count_late(&mut self, slot: u32, listener: u16, segment: &Segment) {
-        if self.settings.limits.are_any {
-            let who = self.applicant(listener, segment);
+        if let Some(who) = self.applicant(listener, segment) {
             let limits = (&self.settings.limits, self.upstream.meters());
-            let counted = self.admission.quotas.admit_late(limits, who, self.now);
+            let counted = self.admission.quotas.admit_late(limits, &who, self.now);
             self.admission.quotas.keep(slot, counted);
         }
     }
@@ -201,17 +195,24 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         (self.admission.quotas).take_back(limits, (listener, counted), self.now);
     }
 
-    fn applicant(&mut self, listener: u16, segment: &Segment) -> Applicant {
+    /// The sender of a segment as its connection is counted, if anything is.
+    pub(crate) fn applicant(&mut self, listener: u16, segment: &Segment) -> Option<Applicant> {
+        if !self.settings.limits.are_any {
+            return None;
+        }
         let class = if self.settings.limits.classes.is_empty() {
             None
         } else {
             self.selector.class(&arrival_of(listener, segment))
         };
-        Applicant {
-            listener,
-            class,
-            address: segment.key.remote,
-        }
+        self.applicant_of_class((listener, class), segment)
+    }
+
+    /// The same of a sender whose class is known.
+    #[inline]
+    pub(crate) fn applicant_of_class(&self, of: (u16, Option<u16>), segment: &Segment) -> Option<Applicant> {
+        let limits = &self.settings.limits;
+        (limits.are_any).then(|| self.admission.quotas.applicant(limits, of, segment.key.remote))
     }
 
     /// Refuses a connection as the exceeded limit says. A client that gets no answer repeats its segment, and is admitted by

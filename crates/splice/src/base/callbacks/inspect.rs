@@ -308,6 +308,11 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     }
 
     #[inline(always)]
+    fn admit_to_class(&mut self, arrival: &Arrival) -> Result<Option<u16>, Refusal> {
+        self.selector.admit_to_class(arrival)
+    }
+
+    #[inline(always)]
     fn looks_ahead(&self) -> bool {
         self.selector.looks_ahead()
     }

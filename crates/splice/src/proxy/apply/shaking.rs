@@ -82,7 +82,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.rooms.emit.dropped(DropReason::Draining);
         }
         let segment = incoming.segment;
-        if let Err(excess) = self.rooms.may_count_in(listener, segment) {
+        let who = self.rooms.applicant(listener, segment);
+        if let Err(excess) = self.rooms.may_count_in(who.as_ref()) {
             return self.rooms.refuse_excess(excess, incoming, out);
         }
         let frame = incoming.buffer.data();
