@@ -1,6 +1,6 @@
 //! A core by itself: its network takes every frame, and its neighbours are as the bench says.
 
-use e2d2::buffer::{HeapBuffer, HeapPool};
+use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::time::Instant;
 use e2d2::wire::MacAddr;
@@ -15,10 +15,10 @@ use splice::{CoreParts, NextHops, Output, Proxy, Secrets};
 pub(crate) const PROXY_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa0]);
 
 /// What the core has sent.
-pub(crate) struct Sent(pub(crate) Vec<HeapBuffer>);
+pub(crate) struct Sent<B>(pub(crate) Vec<B>);
 
-impl Output<HeapBuffer> for Sent {
-    fn send(&mut self, _: PortId, frame: HeapBuffer) {
+impl<B: PacketBuffer> Output<B> for Sent<B> {
+    fn send(&mut self, _: PortId, frame: B) {
         self.0.push(frame);
     }
 
@@ -26,7 +26,7 @@ impl Output<HeapBuffer> for Sent {
         usize::MAX
     }
 
-    fn pass_to_kernel(&mut self, _: Instant, _: PortId, _: HeapBuffer) {}
+    fn pass_to_kernel(&mut self, _: Instant, _: PortId, _: B) {}
 }
 
 /// The MAC address of all neighbours, if they answer.
@@ -44,12 +44,12 @@ pub(crate) fn settings(config: &Config) -> Settings {
 }
 
 /// That core.
-pub(crate) fn proxy(
+pub(crate) fn proxy<P: BufferPool + Clone>(
     config: &Config,
     settings: Settings,
-    (pool, next_hops): (&HeapPool, Hops),
+    (pool, next_hops): (&P, Hops),
     now: Instant,
-) -> Proxy<HeapPool, RuleSelector, Hops> {
+) -> Proxy<P, RuleSelector, Hops> {
     let secrets = Secrets {
         cookie: [1, 2],
         table: [3, 4],

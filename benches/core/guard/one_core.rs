@@ -51,7 +51,7 @@ pub(crate) struct Core {
     config: Config,
     proxy: Proxy<HeapPool, RuleSelector, Hops>,
     pool: HeapPool,
-    sent: Sent,
+    sent: Sent<HeapBuffer>,
     now: Instant,
 }
 
