@@ -1,6 +1,7 @@
 //! Segments by somebody who knows a connection's addresses and ports, and guesses its numbers.
 
 use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, close, nothing, only, spliced};
+use crate::scribe;
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
@@ -219,6 +220,72 @@ fn the_last_ack_is_not_guessed() {
         assert!(bench.receive(&guess).len() <= 1);
         assert_eq!(bench.proxy.usage().connections, 1, "{guess:?}");
     }
+    // A FIN that somebody makes up is no repetition: our FIN does not acknowledge its number, and the connection ends in its time.
+    for _ in 0..3 {
+        nothing(bench.wait(SECOND));
+        for off in [1, 1 << 20, 1 << 31] {
+            let made_up = Segment {
+                seq: fin.seq.wrapping_add(off),
+                ..fin.clone()
+            };
+            for challenge in bench.receive(&made_up) {
+                assert_eq!((challenge.flags, challenge.ack), (TcpFlags::ACK, client.seq));
+            }
+        }
+    }
+    let again = only(bench.receive(&fin));
+    assert_eq!((again.flags, again.ack), (answer.flags, answer.ack), "it was lost");
+    bench.wait(Duration::from_secs(5));
+    assert_eq!(bench.proxy.usage().connections, 0);
+}
+
+/// What an inspected connection passes on has an ACK of ours, which its receiver believes: neither a number nor a timestamp that
+/// somebody makes up may get there.
+#[test]
+fn what_is_made_up_for_an_inspected_connection_goes_nowhere() {
+    let (mut bench, scribe) = scribe::bench();
+    let (mut client, mut server) = scribe::settled(&mut bench, b"0 hello");
+    scribe.calls();
+    for _ in 0..2 {
+        for next in [client.segment(TcpFlags::ACK, b""), server.segment(TcpFlags::ACK, b"")] {
+            let newer = next
+                .options
+                .timestamps
+                .map(|(tsval, echo)| (tsval.wrapping_add(1 << 30), echo));
+            for mut guess in guesses(&next) {
+                guess.options.timestamps = newer;
+                // Who sends a SYN is asked whether it is there (RFC 5961 4.2).
+                let sent = bench.receive(&guess);
+                assert!(
+                    sent.iter().all(|sent| sent.to == next.from && sent.len() == 0),
+                    "{guess:?}: {sent:#?}"
+                );
+            }
+            for (behind, payload) in [(1 << 20, &b""[..]), (3, b"made up")] {
+                let mut guess = Segment {
+                    seq: next.seq.wrapping_sub(behind),
+                    ack: next.ack.wrapping_add(1 << 24),
+                    payload: payload.to_vec(),
+                    ..next.clone()
+                };
+                guess.options.timestamps = newer;
+                nothing(bench.receive(&guess));
+            }
+        }
+        assert_eq!(scribe.calls(), []);
+        let request = only(client.send(&mut bench, b"more"));
+        let told = client.segment(TcpFlags::ACK, b"").options.timestamps;
+        assert_eq!(
+            request.options.timestamps.map(|(tsval, _)| tsval),
+            told.map(|(tsval, _)| tsval)
+        );
+        server.ack = server.ack.wrapping_add(4);
+        assert_eq!(only(server.send(&mut bench, b"answer")).payload, b"answer");
+        client.ack = client.ack.wrapping_add(6);
+        bench.now += SECOND;
+        scribe.calls();
+    }
+    assert!(bench.dropped(DropReason::OutOfWindow) > 0);
 }
 
 /// Review: four numbers that everybody can know defeated the idle timer.

@@ -4,7 +4,10 @@ use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
 use splice::Usage;
+use splice::drop_reason::DropReason;
+use splice::standby::Service;
 use std::time::Duration;
+use testkit::Segment;
 
 fn bench() -> Bench {
     let rules = "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"";
@@ -111,4 +114,40 @@ fn half_open_entries_are_bounded() {
     assert_eq!(bench.proxy.memory(), memory);
     bench.wait(Duration::from_secs(8));
     bench.assert_all_returned();
+}
+
+/// RFC 9293 3.10.7.4, second: a RST ends a connection in SYN-RECEIVED. The SYN-ACK of another handshake of the flow is sent again.
+#[test]
+fn a_syn_ack_that_was_reset_is_not_sent_again() {
+    let mut bench = bench();
+    let client = Client::new(40000);
+    let syn_ack = only(bench.receive(&client.syn()));
+    let reset = Segment {
+        seq: syn_ack.ack,
+        flags: TcpFlags::RST,
+        window: 0,
+        ..Segment::between(syn_ack.to, syn_ack.from)
+    };
+    nothing(bench.receive(&reset));
+    nothing(bench.wait(Duration::from_secs(10)));
+    let again = Client {
+        seq: client.seq.wrapping_add(1 << 20),
+        ..client
+    };
+    only(bench.receive(&again.syn()));
+    assert!(!bench.wait(Duration::from_secs(10)).is_empty());
+}
+
+/// Each segment has a reason to be dropped, also one whose connection ends with its beginning.
+#[test]
+fn data_that_comes_with_the_handshake_is_counted_where_there_is_no_server() {
+    let mut bench = bench();
+    (0..8).for_each(|server| bench.standby.set_server(server, Service::Drained));
+    let mut client = Client::new(40000);
+    let syn_ack = only(bench.receive(&client.syn()));
+    client.take_syn_ack(&syn_ack);
+    let before = bench.dropped(DropReason::Consumed);
+    let reset = only(client.send(&mut bench, b"hello"));
+    assert!(reset.flags.contains(TcpFlags::RST));
+    assert_eq!(bench.dropped(DropReason::Consumed), before + 1);
 }

@@ -261,6 +261,28 @@ fn a_server_that_never_takes_the_header_is_given_up() {
     bench.assert_all_returned();
 }
 
+/// RFC 9293 3.8.6.1: a connection whose receiver answers probes of its closed window stays open.
+#[test]
+fn a_server_that_answers_with_a_closed_window_is_not_given_up() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (client, server, header, _) = announced(&mut bench, b"0 hello");
+    let closed = Segment {
+        window: 0,
+        ..server.segment(TcpFlags::ACK, b"")
+    };
+    for _ in 0..600 {
+        for sent in bench.wait(Duration::from_secs(1)) {
+            assert!(!sent.flags.contains(TcpFlags::RST), "{sent:?}");
+            if sent.to == header.to {
+                bench.receive(&closed);
+            }
+        }
+        // The client is there.
+        bench.receive(&client.segment(TcpFlags::ACK, b""));
+    }
+    assert_eq!(bench.proxy.usage().connections, 1);
+}
+
 #[test]
 fn a_request_that_needed_more_follows_the_header_and_both_are_ours() {
     let mut bench = bench("{ send = \"v1\" }");

@@ -410,3 +410,38 @@ fn policies_reach_the_wire() {
     assert_eq!(servers("least_connections"), [3, 3, 3]);
     assert_eq!(servers("client_hash"), [9], "one client address, one server");
 }
+
+/// Who makes up segments of a server that is called causes a RST and a SYN in a second, and the SYN is repeated by its timer all the same.
+#[test]
+fn stale_answers_are_answered_once_a_second() {
+    let mut bench = Bench::new();
+    let (_, syn) = called(&mut bench, b"0 hello");
+    let stale = Segment {
+        seq: 77,
+        ack: 12345,
+        ..Segment::between(syn.to, syn.from)
+    };
+    let sent: usize = (0..1000).map(|_| bench.receive(&stale).len()).sum();
+    assert_eq!(sent, 2);
+    assert!(bench.wait(Duration::from_millis(3500)).contains(&syn));
+}
+
+/// What a client says of its window while its server is called is what the server hears.
+#[test]
+fn a_window_that_opens_during_the_call_is_the_servers() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let closed = Segment {
+        window: 0,
+        ..client.segment(TcpFlags::PSH, b"0 hello")
+    };
+    let syn = only(bench.receive(&closed));
+    client.seq = client.seq.wrapping_add(7);
+    let open = client.segment(TcpFlags::ACK, b"");
+    assert!(open.window > 0);
+    nothing(bench.receive(&open));
+    let (_, held) = Server::from_syn(&syn).accept(&mut bench);
+    let held = only(held);
+    assert_eq!((held.payload.as_slice(), held.window), (&b"0 hello"[..], open.window));
+}

@@ -262,6 +262,10 @@ impl Quotas {
             self.leave_pool((limits, meters), slot, now);
             return Ok(());
         };
+        // It has its place already, and asks again.
+        if self.pool(slot) == Some(pool) {
+            return Ok(());
+        }
         if !meters.has_room(Limited::Pool, pool, limit, now) {
             meters.refuse(Limited::Pool, pool, now);
             return Err(excess(Limited::Pool, limit));
@@ -455,6 +459,7 @@ mod tests {
         let mut choose = |slot, pool| quotas.choose((&limits, &mut meters), (slot, pool), now);
         assert_eq!(choose(0, 0), Ok(()));
         assert!(choose(1, 0).is_err(), "it is full");
+        assert_eq!(choose(0, 0), Ok(()), "by the one who asks again");
         assert_eq!(choose(0, 1), Ok(()));
         assert_eq!(shared.of(Limited::Pool, 0).open, 0);
         assert_eq!(choose(1, 0), Ok(()));

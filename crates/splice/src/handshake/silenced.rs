@@ -1,4 +1,5 @@
-//! Connections that a rule has dropped: what their clients still send gets no answer.
+//! Connections that a rule has dropped: what their clients still send gets no answer. And handshakes that will not be completed, as
+//! their clients have sent a RST or were refused: their SYN-ACKs are not sent again.
 //!
 //! A client that is not answered repeats what it has said, for longer than its cookie is remembered as used
 //! ([`replay_filter`](super::replay_filter)); a RST then would say that somebody is there. Eight bytes a connection, at the place that its hash

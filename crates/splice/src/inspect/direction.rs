@@ -269,6 +269,11 @@ impl InspectedDirection {
         released
     }
 
+    /// True if an ACK may be one that the receiver sends now, or has sent with a segment that is late by a window (RFC 5961 5.2).
+    pub(crate) fn takes_ack(&self, ack: SeqNum, largest_window: u32) -> bool {
+        ack.le(self.sent) && ack.ge(self.acked - (largest_window + 1))
+    }
+
     /// Notes the receiver's ACK and window; `pure` is set when its segment says nothing else. An ACK of what was never
     /// sent is not believed.
     pub(crate) fn note_ack(&mut self, ack: SeqNum, window: u32, pure: bool, now_ms: u32) -> AckNews {

@@ -120,7 +120,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             worked = true;
             let key = entry.key();
             let hash = self.rooms.flows.hash(&key);
-            // What rests there is the connection before, unless its cookie was this one.
+            // What rests there is the connection before, unless its cookie was this one. A client that was refused, or has sent a RST, does
+            // not come.
             let is_known = self.find_key(hash, &key);
             let returned = Returned {
                 seq: entry.client_isn + 1,
@@ -128,7 +129,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             };
             let has_come = is_known.is_some_and(|flow| !flow.is_time_wait())
                 || self.rooms.handshake.replay_filter.contains(hash, returned, now);
-            if self.rooms.is_draining || has_come {
+            let is_given_up = || {
+                self.rooms
+                    .handshake
+                    .silenced
+                    .contains(handshake_of(hash, returned.seq), now)
+            };
+            if self.rooms.is_draining || has_come || is_given_up() {
                 continue;
             }
             let address = self.rooms.settings.addresses.index(key.local);
@@ -170,7 +177,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         let counted = match self.rooms.count_in(who) {
             Ok(counted) => counted,
-            Err(excess) => return self.rooms.refuse_excess(excess, incoming, out),
+            Err(excess) => {
+                self.rooms.give_up_half_open(listener, segment);
+                return self.rooms.refuse_excess(excess, incoming, out);
+            }
         };
         let (client, shook_hands_in) = self.rooms.new_opening(listener, opened, &incoming);
         let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
@@ -273,6 +283,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 .filter(|_| promised.is_none_or(|promise| promise.timestamps))
                 .is_none_or(echoes_us_lately);
         if is_young { Event::ClientData } else { Event::ClientAck }
+    }
+
+    /// RFC 9293 3.10.7.4, second: a RST ends a connection in SYN-RECEIVED. Its SYN-ACK is not sent again, if its listener does that.
+    pub(super) fn give_up_half_open(&mut self, listener: u16, segment: &Segment) {
+        if self.settings.listeners[usize::from(listener)].serves_silence() {
+            self.handshake
+                .silenced
+                .note(handshake_of(segment.hash, segment.seq), self.now);
+        }
     }
 
     /// The cookie that a segment acknowledges, if it is one of ours and still good.
@@ -395,4 +414,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn path_back(&self, segment: &Segment) -> Path {
         self.settings.path(&segment.key, segment.source_mac, segment.device)
     }
+}
+
+/// One handshake of a flow, by the client's number behind its SYN: another one of the same flow is another.
+fn handshake_of(hash: u64, first: SeqNum) -> u64 {
+    hash ^ u64::from(first.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -315,7 +315,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let slot = flow.slot();
         let from = flow.side();
         let Some(connection) = self.connections.get_mut(slot) else {
-            return;
+            // It was made by this segment, and is over: there is no server for it.
+            return self.rooms.emit.dropped(DropReason::Consumed);
         };
         let segment = incoming.segment;
         self.rooms.records.count_received(from, segment);

@@ -27,13 +27,14 @@ const TARPIT_WINDOW: u32 = 0xffff;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Whether the selector admits the sender of a segment that belongs to no connection, and the class of one who may begin a connection
-    /// with it. A RST is answered by nobody.
+    /// with it. A RST ends a handshake, and is not answered.
     ///
     /// # Errors
     /// How he is refused.
     #[inline]
     pub(crate) fn admit(&mut self, listener: u16, event: Event, segment: &Segment) -> Result<Option<u16>, Refusal> {
         if matches!(event, Event::OutOfWindowRst(_)) {
+            self.give_up_half_open(listener, segment);
             return Ok(None);
         }
         let arrival = arrival_of(listener, segment);

@@ -68,8 +68,8 @@ impl RtxQueue {
         ack.gt(self.end) || ack == self.end && !self.is_header_only()
     }
 
-    /// Notes the server's ACK, in the client's numbers; `pure` is set when the segment carries nothing else.
-    pub(crate) fn note_ack(&mut self, ack: SeqNum, pure: bool, now_ms: u32) -> AckEffect {
+    /// Notes the server's ACK, in the client's numbers, and its window; `pure` is set when the segment carries nothing else.
+    pub(crate) fn note_ack(&mut self, (ack, window): (SeqNum, u16), pure: bool, now_ms: u32) -> AckEffect {
         if ack.ge(self.end) {
             return AckEffect::Full;
         }
@@ -77,7 +77,11 @@ impl RtxQueue {
             self.last_ack = ack;
             self.timer.on_progress(now_ms);
             return AckEffect::Progress;
-        } else if ack == self.last_ack && pure && self.timer.on_duplicate_ack() {
+        }
+        if ack == self.last_ack && window == 0 {
+            self.timer.on_zero_window();
+        }
+        if ack == self.last_ack && pure && self.timer.on_duplicate_ack() {
             return AckEffect::Repeat;
         }
         AckEffect::Open
@@ -232,18 +236,20 @@ mod tests {
 
     #[test]
     fn is_paid_by_an_ack_of_its_end_and_not_before() {
-        assert_eq!(owed().note_ack(SeqNum(9), true, 5), AckEffect::Progress);
-        assert_eq!(owed().note_ack(SeqNum(10), true, 5), AckEffect::Full);
-        assert_eq!(owed().note_ack(SeqNum(11), true, 5), AckEffect::Full);
+        assert_eq!(owed().note_ack((SeqNum(9), 1), true, 5), AckEffect::Progress);
+        assert_eq!(owed().note_ack((SeqNum(10), 1), true, 5), AckEffect::Full);
+        assert_eq!(owed().note_ack((SeqNum(11), 1), true, 5), AckEffect::Full);
     }
 
     #[test]
     fn third_duplicate_repeats_once() {
         let mut owed = owed();
-        let verdicts: Vec<_> = (0..5).map(|_| owed.note_ack(SeqNum(u32::MAX - 9), true, 5)).collect();
+        let verdicts: Vec<_> = (0..5)
+            .map(|_| owed.note_ack((SeqNum(u32::MAX - 9), 1), true, 5))
+            .collect();
         assert_eq!(verdicts.iter().filter(|v| **v == AckEffect::Repeat).count(), 1);
         assert_eq!(verdicts[2], AckEffect::Repeat);
-        assert_eq!(owed.note_ack(SeqNum(u32::MAX - 9), false, 5), AckEffect::Open);
+        assert_eq!(owed.note_ack((SeqNum(u32::MAX - 9), 1), false, 5), AckEffect::Open);
     }
 
     #[test]
@@ -263,7 +269,7 @@ mod tests {
         let mut owed = owed();
         owed.timer.on_timeout(1000);
         assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (3000, true));
-        owed.note_ack(SeqNum(0), true, 1500);
+        owed.note_ack((SeqNum(0), 1), true, 1500);
         assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (2500, false));
     }
 

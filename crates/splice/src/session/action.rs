@@ -33,8 +33,10 @@ pub enum Action {
     RetransmitSyn,
     /// Give the source port back and leave the server, which has failed for this cause, if any.
     ReleaseServer(Option<Cause>),
-    /// Tell a server that remembers an older connection to forget it.
+    /// Tell a server that remembers an older connection to forget it, and repeat our SYN, rate limited.
     ResetStaleServer,
+    /// Note what a segment of the client without a byte says: its window and its newest timestamp.
+    NoteClient,
     /// Take over the numbers and options of the server's SYN-ACK, behind a PROXY header if one was awaited.
     Splice,
     /// Acknowledge the server's SYN-ACK.
@@ -161,7 +163,7 @@ impl From<Action> for WorkStage {
             Action::RejectByRule => WorkStage::RejectByRule,
             Action::Tarpit => WorkStage::Tarpit,
             Action::Forget(_) | Action::ForgetWithFailure => WorkStage::Forget,
-            Action::Drop(_) => WorkStage::Drop,
+            Action::Drop(_) | Action::NoteClient => WorkStage::Drop,
         }
     }
 }

@@ -98,14 +98,17 @@ pub(crate) fn from_client_while_opening(
 fn from_client_in_last_ack(client: &ClientSide, segment: &Segment) -> Event {
     // Our FIN follows our SYN.
     let acknowledges_fin = segment.ack == client.iss + 2;
-    if acknowledges_fin || segment.has(TcpFlags::FIN) {
+    let has_fin = segment.has(TcpFlags::FIN);
+    // RFC 9293 3.10.7.4, first, and RFC 5961 5.2: its FIN again has the number of before, and our SYN is acknowledged.
+    let repeats_fin = has_fin && segment.end() == client.acknowledged && segment.ack == client.iss + 1;
+    if acknowledges_fin || repeats_fin {
         return Event::Segment {
             from: Side::Client,
-            fin: FinChange::noted_if(segment.has(TcpFlags::FIN)),
+            fin: FinChange::noted_if(has_fin),
             acknowledges_fin,
         };
     }
-    Event::ClientAck
+    if has_fin { Event::Unacceptable } else { Event::ClientAck }
 }
 
 fn judge_reset(client: &ClientSide, expected: SeqNum, seq: SeqNum) -> RstCheck {

@@ -136,7 +136,7 @@ const fn await_payload(event: Event) -> Step {
         Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
         // proxy-protocol.txt 2: the connection of a sender who breaks the rules is aborted.
         Event::BadHeader => to(Phase::Closed, &[ResetClient, Forget(Cause::BadProxyHeader)]),
-        Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
+        Event::ClientAck => to(HERE, &[NoteClient]),
         // RFC 9293 3.10.7.4: a FIN in ESTABLISHED; we have nothing to send either, so our FIN goes with its ACK.
         Event::ClientFin => to(Phase::LastAck, &[CloseClient]),
         // RFC 5961 4.2: a SYN inside a connection is answered by an ACK of what we expect, whatever its number.
@@ -166,7 +166,7 @@ const fn server_syn_sent(event: Event) -> Step {
         Event::ServerSynAck => then(Phase::SPLICED, &[Splice, AcknowledgeServer], SendBuffered),
         Event::ClientData | Event::ClientFin => then(HERE, &[], Buffer),
         Event::Buffered => Step::Ignore,
-        Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
+        Event::ClientAck => to(HERE, &[NoteClient]),
         Event::RetryDue => to(HERE, &[RetransmitSyn]),
         Event::ServerLacksOption => then(HERE, &[ResetServer, ReleaseServer(None)], NextServer),
         // The client repeats what it has no ACK for, here or when the server has answered. What is acknowledged is owed to the
@@ -205,7 +205,7 @@ const fn calling(here: Phase, event: Event) -> Step {
         Event::Replaced => then(here, &[ReleaseServer(None)], TakePort),
         Event::NoServer => to(Phase::Closed, &[ResetClient, ForgetWithFailure]),
         // RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered by a RST with its own number.
-        Event::ServerStaleAck => to(here, &[ResetStaleServer, RetransmitSyn]),
+        Event::ServerStaleAck => to(here, &[ResetStaleServer]),
         Event::ServerStray => to(here, &[Drop(DropReason::NotAnAnswer)]),
         Event::Reset(Side::Client) => to(Phase::Closed, &[ResetServer, Forget(Cause::ActiveRst)]),
         // RFC 5961 4.2: a client that has begun anew answers with a RST that we believe.
@@ -337,7 +337,7 @@ const fn last_ack(event: Event) -> Step {
         } => to(HERE, &[CloseClient]),
         Event::ClientAck => to(HERE, &[Drop(DropReason::Duplicate)]),
         Event::Reset(Side::Client) => to(Phase::Closed, &[Forget(Cause::ActiveRst)]),
-        Event::StraySyn | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
+        Event::StraySyn | Event::Unacceptable | Event::InWindowRst(Side::Client) => to(HERE, &[ChallengeAck]),
         Event::OutOfWindowRst(Side::Client) => to(HERE, &[Drop(DropReason::OutOfWindowRst)]),
         Event::LastAckTimeout => to(Phase::Closed, &[Forget(Cause::ActiveClose)]),
         Event::Shutdown => to(Phase::Closed, &[ResetClient, Forget(Cause::Shutdown)]),

@@ -356,6 +356,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.records.state(slot, Side::Server, record::State::Established, now);
     }
 
+    /// The server answers our SYN out of an older connection, or somebody in its place: a RST ends that, and the SYN goes out again, once a
+    /// second (RFC 5961 10).
+    pub(super) fn reset_stale_server(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+            return;
+        };
+        if !self.may_challenge(connection, Side::Server) {
+            return self.emit.dropped(DropReason::RateLimited);
+        }
+        self.reset_sender(segment, buffer, out);
+        self.send_syn(slot, connection, None, true, out);
+    }
+
     /// RFC 9293 3.10.7.3: `<SEQ=SEG.ACK><CTL=RST>`.
     pub(crate) fn reset_sender(&mut self, segment: &Segment, buffer: P::Buffer, out: &mut impl Output<P::Buffer>) {
         let path = self.path_back(segment);

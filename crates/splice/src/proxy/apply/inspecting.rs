@@ -187,19 +187,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) -> Option<(AckNews, bool)> {
         let Incoming { buffer, segment } = incoming;
         let spliced = connection.spliced_mut()?;
-        let (client, server) = (spliced.client_fin, spliced.server_fin);
+        let (client, server, scales) = (spliced.client_fin, spliced.server_fin, spliced.scale);
+        let inspection = self.inspections.of_mut(slot)?;
         // RFC 9293 3.10.7.4, first: before anything else, the number must be in the window, or just behind it.
         let own = spliced.sent_by(from);
         // What was told since the receiver spoke last counts: taking bytes away moves the edge, too.
-        own.edge = own.edge.later(self.inspections.of(slot)?.sent_by(from).advertised_edge);
-        if !(segment.seq.le(own.edge) && segment.seq.ge(own.snd_una - MAX_BEHIND)) {
+        own.edge = own.edge.later(inspection.sent_by(from).advertised_edge);
+        // RFC 5961 5.2: whoever makes up a segment has to guess both. What is passed on has an ACK that we make, and is believed.
+        let is_taken = own.takes(segment.seq, scales.largest_window_for(from));
+        let other = inspection.sent_by(from.peer());
+        if !(is_taken && other.takes_ack(segment.ack, scales.largest_window_for(from.peer()))) {
             return None;
         }
         let (scale, peer_half) = match from {
-            Side::Client => (spliced.scale.client, server),
-            Side::Server => (spliced.scale.server, client),
+            Side::Client => (scales.client, server),
+            Side::Server => (scales.server, client),
         };
-        let inspection = self.inspections.of_mut(slot)?;
         let options = TcpOptions::parse(segment.options(buffer.data()));
         let sender = inspection.sent_by_mut(from);
         if let (Some((tsval, _)), Some(newest)) = (options.timestamps, &mut sender.tsval)
@@ -448,9 +451,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         })
     }
 }
-
-/// How far behind the receiver's ACK a repetition may start: the largest window there is (RFC 7323 2.3).
-const MAX_BEHIND: u32 = 1 << 30;
 
 /// Makes the checksum of a segment afresh whose payload was changed, and whose old checksum was right.
 fn renew_checksum<B: PacketBuffer>(incoming: &mut Incoming<B>) {

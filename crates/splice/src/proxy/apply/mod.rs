@@ -315,11 +315,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             Action::AckBuffered => self.acknowledge_held(connection, scene, out),
             Action::RetransmitSyn => self.send_syn(slot, connection, None, true, out),
             Action::ReleaseServer(failure) => self.release_server(slot, connection, failure, scene),
-            Action::ResetStaleServer => {
-                if let Some(Incoming { buffer, segment }) = scene.incoming.take() {
-                    self.reset_sender(segment, buffer, out);
-                }
-            }
+            Action::ResetStaleServer => self.reset_stale_server(slot, connection, scene, out),
+            Action::NoteClient => self.note_window(connection, scene),
             Action::ForwardSynAck => self.pass_syn_ack(slot, connection, scene, out),
             Action::AwaitProxyHeader => _ = self.await_header(slot, connection, scene),
             Action::Establish => _ = self.establish(slot, connection, scene),

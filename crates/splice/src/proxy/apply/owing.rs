@@ -17,13 +17,13 @@ use netfcts::record::RecordFlags;
 use netfcts::seq::SeqNum;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Looks after what we owe, now that the server has acknowledged `ack` with these timestamps; `pure` is set when its
-    /// segment says nothing else.
+    /// Looks after what we owe, now that the server has acknowledged `ack` with this window and these timestamps; `pure` is set when
+    /// its segment says nothing else.
     pub(super) fn on_server_ack(
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        (ack, pure): (SeqNum, bool),
+        (ack, window, pure): (SeqNum, u16, bool),
         timestamps: Option<(u32, u32)>,
         out: &mut impl Output<P::Buffer>,
     ) -> AckHold {
@@ -35,7 +35,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         debt.note_timestamps(timestamps);
         // The client has never seen our header: an ACK of nothing else is news to nobody.
         let is_news = !(pure && debt.is_header_only() && ack.le(floor));
-        match debt.note_ack(ack, pure, self.now.as_millis() as u32) {
+        match debt.note_ack((ack, window), pure, self.now.as_millis() as u32) {
             AckEffect::Full => self.drop_rtx(connection),
             AckEffect::Repeat => self.send_rtx(connection, out),
             AckEffect::Progress => self.arm_spliced(slot, connection),

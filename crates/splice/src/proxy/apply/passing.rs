@@ -193,7 +193,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if pays {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
             let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
-            match self.on_server_ack(slot, connection, (ack, pure), said, out) {
+            match self.on_server_ack(slot, connection, (ack, segment.window, pure), said, out) {
                 AckHold::Nothing => {}
                 AckHold::NoNews => return self.emit.dropped(DropReason::Consumed),
                 AckHold::HeldUp(floor) => hold_up(&mut values, &offsets, segment.window, (floor - ack).max(0) as u32),

@@ -272,6 +272,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.emit.send(memory, &path, &control, &[], out);
     }
 
+    /// An ACK of the client while its bytes are held: the server is told of the window that it has by then (RFC 9293 3.10.7.4, fifth).
+    pub(super) fn note_window(&mut self, connection: &mut Connection, scene: &mut ActionContext<P::Buffer>) {
+        if let (Some(Incoming { buffer, segment }), Some(client)) =
+            (scene.incoming.take(), connection.state.client_mut())
+            && segment.seq.in_window(client.acknowledged, MAX_FIRST_PAYLOAD as u32)
+        {
+            note_client(client, buffer.data(), segment);
+        }
+        self.emit.dropped(DropReason::Duplicate);
+    }
+
     pub(crate) fn close_client(
         &mut self,
         slot: u32,
