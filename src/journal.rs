@@ -94,21 +94,35 @@ impl Journal {
         Self(Arc::new(Inner { path, changes }))
     }
 
+    /// Makes a change, and keeps it.
+    ///
+    /// # Errors
+    /// A sentence: there is nothing of that name, or these are no levels.
+    pub(crate) fn make(&self, watch: &Watch, levels: &LogLevels, change: &Change<'_>) -> Result<(), String> {
+        // What holds is not put in order meanwhile.
+        let mut changes = self.lock();
+        change.make(watch, levels)?;
+        self.note_in(&mut changes, Kept::of(change, &watch.config()));
+        Ok(())
+    }
+
     /// Keeps a change that has been made to an engine that runs with this configuration.
     pub fn note(&self, config: &Config, change: &Change<'_>) {
-        let kept = Kept::of(change, config);
-        let mut changes = self.lock();
+        self.note_in(&mut self.lock(), Kept::of(change, config));
+    }
+
+    fn note_in(&self, changes: &mut Vec<Kept>, kept: Kept) {
         changes.retain(|before| (&before.what, &before.name) != (&kept.what, &kept.name));
         changes.push(kept);
         // What is in service because nobody has said otherwise needs no word.
         while changes.first().is_some_and(|first| first.is == READY) {
             changes.remove(0);
         }
-        self.write(&changes);
+        self.write(changes);
     }
 
     /// Makes the changes again, to an engine that has begun or goes on with another version of its file, but for those of which
-    /// the file says something else now: these are forgotten.
+    /// the file says something else now: these are forgotten. What no change that holds names is in service.
     pub fn apply(&self, watch: &Watch, levels: &LogLevels) {
         let config = watch.config();
         let mut changes = self.lock();
@@ -120,9 +134,11 @@ impl Journal {
             if now.is_empty() && change.is_of_server_by_name(&config) {
                 return true;
             }
-            let result = match kept.of == now {
-                true => change.make(watch, levels),
-                false => Err("the file says something else of it".to_owned()),
+            let result = match (kept.of == now, &change) {
+                (false, _) => Err("the file says something else of it".to_owned()),
+                // All of these are made together.
+                (true, Change::Service(subject, _)) => watch.find(*subject),
+                (true, _) => change.make(watch, levels),
             };
             if let Err(reason) = &result {
                 log::info!("what ctl has changed holds no longer: {kept}: {reason}");
@@ -130,6 +146,7 @@ impl Journal {
             }
             result.is_ok()
         });
+        watch.set_services(&services(&changes));
         if changes.len() != before {
             self.write(&changes);
         }
@@ -142,6 +159,7 @@ impl Journal {
         for change in changes.iter().filter_map(|kept| kept.change().ok()) {
             change.undo(watch, levels, &config);
         }
+        watch.set_services(&[]);
         self.write(&[]);
     }
 
@@ -163,6 +181,15 @@ impl Journal {
             );
         }
     }
+}
+
+/// What is in service or out, in the order in which that was said.
+fn services(changes: &[Kept]) -> Vec<(Subject<'_>, Service)> {
+    let service = |kept| match Kept::change(kept) {
+        Ok(Change::Service(subject, service)) => Some((subject, service)),
+        _ => None,
+    };
+    changes.iter().filter_map(service).collect()
 }
 
 const READY: &str = "ready";
@@ -210,16 +237,16 @@ impl Change<'_> {
         config.names().any(|(_, named)| is_it(&named.name))
     }
 
-    /// Has the engine do what its file says of the thing.
+    /// Has the engine do what its file says of the thing, but for what is in service, which is said for [all](Watch::set_services).
     fn undo(&self, watch: &Watch, levels: &LogLevels, config: &Config) {
         let of_file = match *self {
-            Change::Service(subject, _) => Change::Service(subject, Service::In),
+            Change::Service(..) => return,
             Change::Log(_) => Change::Log(config.log_level().as_str()),
             Change::Records(_) => Change::Records(true),
             Change::Announce(_) => Change::Announce(config.engine().announce),
         };
         if let Err(reason) = of_file.make(watch, levels) {
-            log::info!("it is gone already: {reason}");
+            log::warn!("what ctl has changed goes on: {reason}");
         }
     }
 

@@ -80,12 +80,14 @@ pub struct Replacement {
     configs: Vec<RecordsConfig>,
     places: Vec<Place>,
     started: u32,
+    /// A new one has begun to be opened, and may have put a file aside.
+    has_begun: bool,
     seen: RecordWatch,
 }
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        if !self.places.is_empty() {
+        if self.has_begun {
             self.places.clear();
             self.seen.reopen();
         }
@@ -156,6 +158,7 @@ impl RecordKeeper {
             configs: sinks.to_vec(),
             places: Vec::with_capacity(sinks.len()),
             started: self.started,
+            has_begun: false,
             seen: self.watch(),
         };
         let mut is_kept = vec![false; self.configs.len()];
@@ -169,6 +172,7 @@ impl RecordKeeper {
                 }
                 None => {
                     replacement.started += 1;
+                    replacement.has_begun = true;
                     Place::New(started(sink, &names, replacement.started)?)
                 }
             });
@@ -179,6 +183,7 @@ impl RecordKeeper {
     /// Hands records to these sinks from now on. Those that are no more write what they have, which is waited for.
     pub fn replace(&mut self, mut replacement: Replacement) {
         (self.configs, self.started) = (std::mem::take(&mut replacement.configs), replacement.started);
+        replacement.has_begun = false;
         *locked(&self.seen.counts.places) = Some(std::mem::take(&mut replacement.places));
         let is_there = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         while is_there() {

@@ -194,17 +194,15 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     };
     let of_order = order.map(|order| Change::Service(order.subject, order.service));
     if let Some(kept) = of_order.or_else(|| kept_change(change, request.query)) {
-        if let Err(sentence) = kept.make(watch, levels) {
+        let keep = |doors: &Doors| doors.journal.make(watch, levels, &kept);
+        if let Err(sentence) = doors.map_or_else(|| kept.make(watch, levels), keep) {
             let status = if order.is_some() { 409 } else { 400 };
             return Answer::refusal(status, &format!("{sentence}\n"));
-        }
-        if let Some(doors) = doors {
-            doors.journal.note(&watch.config(), &kept);
         }
     }
     // What is closed gets no new connection any more.
     if let Some(Err(reason)) = order.map(|order| order.close(watch)) {
-        return Answer::refusal(409, &(reason + "\n"));
+        return Answer::refusal(409, &format!("it is out of service, but not all is closed: {reason}\n"));
     }
     match change {
         "capture" => return crate::capture::answer(request.query, watch),

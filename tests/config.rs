@@ -604,6 +604,7 @@ refusals! {
     check_path: "kind = \"tcp\"" => "kind = \"http\", path = \"health\"", "pool[1].check.path is \"health\", expected a path such as \"/health\"";
     check_method: "kind = \"tcp\"" => "kind = \"http\", method = \"GE T\"", "pool[1].check.method is \"GE T\", expected 1 to 1024 visible characters of ASCII";
     check_host: "kind = \"tcp\"" => "kind = \"http\", host = \"a\\r\\nb\"", "pool[1].check.host is \"a\\r\\nb\", expected 1 to 1024 visible characters of ASCII";
+    check_body: "kind = \"tcp\"" => "kind = \"http\", body = \"\"", "pool[1].check.body is 0 bytes, expected 1 to 1024 bytes";
     check_statuses: "kind = \"tcp\"" => "kind = \"http\", statuses = [\"200-600\"]", "pool[1].check.statuses[0] is \"200-600\", expected a status such as \"204\", or some such as \"200-399\"";
     check_no_status: "kind = \"tcp\"" => "kind = \"http\", statuses = []", "pool[1].check.statuses is empty, expected statuses that are right";
     check_expect: "kind = \"tcp\"" => "kind = \"send\", send = \"x\"", "pool[1].check.expect is missing, expected what is to be in the server's answer";

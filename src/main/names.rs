@@ -30,6 +30,8 @@ pub(super) struct Names {
     /// The answers that were looked at last.
     seen: Answers,
     changed_at: Option<Instant>,
+    /// Why they are not used, if they are not.
+    refused: Option<String>,
     logged_at: Option<Instant>,
     unsaid: usize,
 }
@@ -43,6 +45,7 @@ impl Names {
             path: journal::path(&config).as_deref().map(store::path),
             seen: Answers::new(),
             changed_at: None,
+            refused: None,
             logged_at: None,
             unsaid: 0,
         };
@@ -122,7 +125,11 @@ impl Names {
         match &self.resolving {
             Some(_) if questions.is_empty() => self.resolving = None,
             Some(resolving) => resolving.set_questions(config.dns(), questions),
-            None => {}
+            None if questions.is_empty() => {}
+            None => {
+                self.ask(config, self.seen.clone());
+                self.start();
+            }
         }
     }
 
@@ -140,9 +147,14 @@ impl Names {
         self.changed_at = Some(Instant::now());
         let before = engine.config().clone();
         if let Err(error) = engine.change_answers(&answers) {
-            log::error!("an answer of DNS is not used yet: {error}");
+            let reason = error.to_string();
+            if self.refused.as_ref() != Some(&reason) {
+                log::error!("an answer of DNS is not used yet: {reason}");
+            }
+            self.refused = Some(reason);
             return false;
         }
+        self.refused = None;
         self.seen = answers;
         self.keep();
         self.tell(&before, engine.config());

@@ -84,7 +84,8 @@ pub struct Resolver {
     records: BTreeMap<Key, Record>,
     /// Records that wait for an answer, by token.
     asking: BTreeMap<u64, Key>,
-    /// Addresses of each host before the start: a family that fails now keeps its servers.
+    /// Addresses of each host before the start, or as they were answered since: a family that fails now keeps its servers, and so does a
+    /// target that a service names again.
     hosts_before: BTreeMap<String, BTreeSet<IpAddr>>,
     answers: Answers,
     notes: BTreeMap<Question, Note>,
@@ -138,7 +139,7 @@ impl Resolver {
         self.settle(now);
     }
 
-    /// What was known of a name before the start.
+    /// What was known of a name before its record was there.
     fn known_before(&self, (name, kind): &Key) -> Option<Data> {
         let of_kind = |ip: &&IpAddr| ip.is_ipv4() == (*kind == Kind::A);
         let before = self.hosts_before.get(name).filter(|_| *kind != Kind::Srv)?;
@@ -299,6 +300,10 @@ impl Resolver {
     }
 
     fn told_something(&mut self, key: &Key, data: Data) {
+        if let (Data::Addresses(now), Some(before)) = (&data, self.hosts_before.get_mut(&key.0)) {
+            before.retain(|ip| ip.is_ipv4() != (key.1 == Kind::A));
+            before.extend(now);
+        }
         for ((_, kind), record) in self.of_name(&key.0) {
             if *kind == key.1 {
                 (record.known, record.is_asked, record.is_withdrawn) = (Some(data.clone()), true, false);

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use proxyengine::config::Standing;
 use proxyengine::engine::Subject;
 use proxyengine::journal::{Change, Journal};
 use proxyengine::log_levels::LogLevels;
@@ -53,4 +54,50 @@ fn a_server_that_comes_back_to_the_file_is_in_service() {
     }
     bench.open(Station::new(5, "10.0.0.5:50001"));
     assert_in_order(&bench.engine.shutdown());
+}
+
+/// A server that is drained and has another name in the next version of the file, but its address, keeps its number: it is in service, as
+/// nobody has said otherwise of that name. One that a pool's drain holds stays out when what was said of it alone holds no longer.
+#[test]
+fn what_no_change_names_any_more_is_in_service() {
+    let mut bench = Bench::start("proxy-renamed", None);
+    let (journal, levels, watch) = (Journal::default(), LogLevels::default(), bench.engine.watch());
+    let renamed = ONE.replace("\"one\"", "\"uno\"");
+    let moved = ONE.replace("10.0.0.9:8080", "10.0.0.9:8081");
+    let [uno, elsewhere, back] = versions(&bench, [renamed, moved, ONE.to_owned()]);
+    let out = |name: &str| {
+        let config = watch.config();
+        let server = config
+            .servers()
+            .iter()
+            .find(|server| server.standing == Standing::InFile && server.name == name)
+            .expect("a server");
+        watch.standby().of_server(server.id.0)
+    };
+    let change = |bench: &Bench, change: Change<'_>| {
+        let Change::Service(subject, service) = change else {
+            return;
+        };
+        watch
+            .set_service(subject, service)
+            .unwrap_or_else(|error| panic!("{error}"));
+        journal.note(bench.engine.config(), &change);
+    };
+    let reload = |bench: &mut Bench, path| {
+        bench.engine.reload(path).unwrap_or_else(|error| panic!("{error}"));
+        journal.apply(&watch, &levels);
+    };
+    change(&bench, Change::Service(Subject::Server("one"), Service::Drained));
+    reload(&mut bench, &uno);
+    assert_eq!((out("uno"), journal.lines().as_str()), (Service::In, ""));
+    reload(&mut bench, &back);
+    let pool = bench.engine.config().pools()[0].name.clone();
+    change(&bench, Change::Service(Subject::Pool(&pool), Service::Drained));
+    change(&bench, Change::Service(Subject::Server("one"), Service::InMaintenance));
+    assert_eq!(out("one"), Service::InMaintenance);
+    reload(&mut bench, &elsewhere);
+    assert_eq!(out("one"), Service::Drained, "{}", journal.lines());
+    journal.reset(&watch, &levels);
+    assert_eq!((out("one"), journal.lines().as_str()), (Service::In, ""));
+    bench.engine.shutdown();
 }

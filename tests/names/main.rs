@@ -262,6 +262,31 @@ fn what_was_known_before_the_start_holds_until_there_is_an_answer() {
     );
 }
 
+/// A target that has moved since the start, leaves the service and is named again, is where it was answered to be last.
+#[test]
+fn a_target_that_comes_back_is_not_where_it_was_before_the_start() {
+    let (a, b) = ((0, 1, 389, "a.example.net"), (0, 1, 389, "b.example.net"));
+    let zone = |targets: &[_], b: &'static str| {
+        Does::Answers(ldap(targets, &[("a.example.net", "10.0.0.1"), ("b.example.net", b)]))
+    };
+    let mut world = World::new(vec![zone(&[a, b], "10.0.0.2")], &[service(LDAP)]);
+    world.run(SECOND);
+    let known = world.resolver.answers().clone();
+    let mut world = World::knowing(known, vec![zone(&[a, b], "10.0.0.9")], &[service(LDAP)]);
+    world.run(30 * SECOND);
+    assert_eq!(world.addresses(&service(LDAP)), [ip("10.0.0.1"), ip("10.0.0.9")]);
+    world.servers = vec![zone(&[a], "10.0.0.9")];
+    world.run(30 * SECOND);
+    assert_eq!(world.addresses(&service(LDAP)), [ip("10.0.0.1")]);
+    world.servers = vec![zone(&[a, b], "10.0.0.9")];
+    for _ in 0..3_000 {
+        world.run(SECOND / 100);
+        let addresses = world.addresses(&service(LDAP));
+        assert!(!addresses.contains(&ip("10.0.0.2")), "{addresses:?}");
+    }
+    assert_eq!(world.addresses(&service(LDAP)), [ip("10.0.0.1"), ip("10.0.0.9")]);
+}
+
 #[test]
 fn questions_come_and_go_and_many_are_asked_a_few_at_a_time() {
     let names: Vec<String> = (0..500).map(|number| format!("h{number}.example.net")).collect();

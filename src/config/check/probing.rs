@@ -180,6 +180,12 @@ fn http(source: &mut Source<'_>, at: &At, raw: &RawCheck) -> HttpCheck {
     if !path.starts_with('/') {
         source.refuse(&at.key("path"), quoted(&path), "a path such as \"/health\"");
     }
+    if let Some(body) = raw.body.as_deref()
+        && !(1..=defaults::CHECK_TEXT).contains(&body.len())
+    {
+        let expected = format!("1 to {} bytes", defaults::CHECK_TEXT);
+        source.refuse(&at.key("body"), format!("{} bytes", body.len()), expected);
+    }
     let host = raw.host.as_deref();
     let host = host.map(|host| line(source, &at.key("host"), Some(host), ""));
     HttpCheck {

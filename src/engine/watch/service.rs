@@ -99,6 +99,44 @@ impl Watch {
         Ok(())
     }
 
+    /// Whether there is something of this name.
+    ///
+    /// # Errors
+    /// A sentence: there is not.
+    pub fn find(&self, subject: Subject<'_>) -> Result<(), String> {
+        self.numbers(subject).map(drop)
+    }
+
+    /// Has all servers and listeners of the file and the engine in service or out, as these say in their order. What none of them names
+    /// is in service.
+    pub fn set_services(&self, all: &[(Subject<'_>, Service)]) {
+        let config = self.config();
+        let mut servers = vec![Service::In; config.servers().len()];
+        let mut listeners = vec![Service::In; config.listeners().len()];
+        let mut engine = Service::In;
+        for (subject, service) in all {
+            match self.numbers(*subject) {
+                Ok(Numbers::Servers(of_it)) => of_it.iter().for_each(|server| servers[usize::from(*server)] = *service),
+                Ok(Numbers::Listener(listener)) => listeners[usize::from(listener)] = *service,
+                Ok(Numbers::Engine) => engine = *service,
+                // DNS may name it again.
+                Err(_) => {}
+            }
+        }
+        let standby = &self.shared.standby;
+        for (of, service) in config.servers().iter().zip(servers) {
+            if of.standing == Standing::InFile && standby.of_server(of.id.0) != service {
+                standby.set_server(of.id.0, service);
+            }
+        }
+        for (of, service) in config.listeners().iter().zip(listeners) {
+            if of.standing == Standing::InFile {
+                standby.set_listener(of.id.0, service);
+            }
+        }
+        standby.set_engine(engine);
+    }
+
     /// Has all cores end the open connections of what is out of service, evenly over a time or, if there is none, as fast as they
     /// can; does not wait for that. A closing of it that is under way is over.
     ///

@@ -111,6 +111,7 @@ pub(super) static TABLES: [Table; 6] = [
             column("servers", "servers", Kind::Count),
             column("out", "out", Kind::Count),
             column("partly", "partly_out", Kind::Count),
+            column("down", "down", Kind::Count),
             column("open", "open", Kind::Count),
             column("new/s", "connections", Kind::Rate),
             column("calls/s", "calls", Kind::Rate),
@@ -118,10 +119,15 @@ pub(super) static TABLES: [Table; 6] = [
             column("conn p50", "connect_ms_p50", Kind::Millis),
             column("p99 ms", "connect_ms_p99", Kind::Millis),
         ],
-        severity: |row| match (row["out"].as_u64(), row["partly_out"].as_u64()) {
-            (Some(out), _) if out > 0 && Some(out) == row["servers"].as_u64() => Severity::Critical,
-            (Some(0), Some(0)) => Severity::Well,
-            _ => Severity::Warning,
+        severity: |row| {
+            let count = |key: &str| row[key].as_u64().unwrap_or(0);
+            // One that is out may be down as well.
+            let out = count("out") + count("down");
+            match out + count("partly_out") {
+                0 => Severity::Well,
+                _ if out > 0 && out >= count("servers") => Severity::Critical,
+                _ => Severity::Warning,
+            }
         },
         wrong_by: Some("failures"),
     },

@@ -30,7 +30,7 @@ fn status(turn: u64) -> Value {
         "first_byte_ms_p50": 1.0, "first_byte_ms_p99": 9.5,
     });
     let pool = json!({
-        "name": "web", "servers": 4, "out": 1, "partly_out": 0, "open": 812, "calls": 20_000 + 3_000 * turn,
+        "name": "web", "servers": 4, "out": 1, "partly_out": 0, "down": 0, "open": 812, "calls": 20_000 + 3_000 * turn,
         "failures": 60 * turn, "connections": 20_000 + 2_970 * turn, "connect_ms_p50": 0.2, "connect_ms_p99": 12.5,
     });
     let core = |core: u64| {
