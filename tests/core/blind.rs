@@ -257,7 +257,7 @@ fn what_is_made_up_for_an_inspected_connection_goes_nowhere() {
                 // Who sends a SYN is asked whether it is there (RFC 5961 4.2).
                 let sent = bench.receive(&guess);
                 assert!(
-                    sent.iter().all(|sent| sent.to == next.from && sent.len() == 0),
+                    sent.iter().all(|sent| sent.to == next.from && sent.payload.is_empty()),
                     "{guess:?}: {sent:#?}"
                 );
             }
