@@ -508,3 +508,24 @@ fn an_inspector_is_told_whom_the_header_named_and_shown_what_is_behind_it() {
         bench.assert_all_returned();
     }
 }
+
+/// A server's SYN-ACK that is passed on with a closed window: the ACK of the header opens it, and the client hears of that.
+#[test]
+fn the_ack_of_a_header_that_opens_the_window_is_passed_on() {
+    let mut bench = bench("", "proxy_protocol = { send = \"v1\" }");
+    let mut client = Client::new(40000);
+    let mut server = Server::from_syn(&only(bench.receive(&client.syn())));
+    let shut = Segment {
+        window: 0,
+        ..server.syn_ack()
+    };
+    let syn_ack = only(bench.receive(&shut));
+    assert_eq!(syn_ack.window, 0);
+    client.take_syn_ack(&syn_ack);
+    server.seq = server.seq.wrapping_add(1);
+    let sent = bench.receive(&client.segment(TcpFlags::ACK, b""));
+    received(&mut server, &sent);
+    let opens = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    assert_eq!((opens.to, opens.ack), (client.me, client.seq));
+    assert!(opens.window > 0);
+}

@@ -38,6 +38,8 @@ pub(crate) struct RtxQueue {
     pub timer: RtxTimer,
     /// The client's first bytes have been sent: when they come, it is a repetition.
     pub first_bytes_sent: bool,
+    /// The client was told of no room, and waits to hear of some.
+    pub is_shut: bool,
     /// The first byte that the server has not acknowledged.
     pub last_ack: SeqNum,
 }
@@ -226,6 +228,7 @@ mod tests {
             timestamps: None,
             timer: RtxTimer::new(0),
             first_bytes_sent: false,
+            is_shut: false,
             last_ack: SeqNum(first) - u32::from(header_len),
         }
     }

@@ -550,15 +550,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.flag(slot, RecordFlags::PROXY_OUT);
         }
         let client = &handoff.client;
+        let first = client.first_byte();
+        let is_shut = (connection.spliced()).is_some_and(|spliced| spliced.to_server.edge.le(first));
         let debt = RtxQueue {
             header_len: handoff.header_len,
             held: kept,
-            first: client.first_byte(),
+            first,
             end: client.acknowledged,
             mss: handoff.mss,
             timestamps: handoff.timestamps,
             timer: RtxTimer::new(self.now.as_millis() as u32),
             first_bytes_sent,
+            is_shut,
             last_ack: handoff.start(),
         };
         match (self.rtx.insert(debt), connection.spliced_mut()) {

@@ -33,8 +33,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let floor = debt.end;
         debt.note_timestamps(timestamps);
-        // The client has never seen our header: an ACK of nothing else is news to nobody.
-        let is_news = !(pure && debt.is_header_only() && ack.le(floor));
+        // The client has never seen our header: an ACK of nothing else is news to nobody, unless it opens the window (RFC 9293
+        // 3.8.6.1: who waits for that hears of it, or asks).
+        let opens = window > 0 && std::mem::take(&mut debt.is_shut);
+        let is_news = opens || !(pure && debt.is_header_only() && ack.le(floor));
         match debt.note_ack((ack, window), pure, self.now.as_millis() as u32) {
             AckEffect::Full => self.drop_rtx(connection),
             AckEffect::Repeat => self.send_rtx(connection, out),
