@@ -187,7 +187,7 @@ fn accept_connection(listener: c_int, flags: c_int) -> io::Result<(c_int, Option
         }
         let (fd, peer) = sys::accept(listener, flags)?;
         let Some(peer) = peer else { return Ok((fd, None)) };
-        if !options().allows(peer.ip()) && !may_be_knock(peer) {
+        if !options().allows(peer.ip()) && !may_be_knock(fd, peer) {
             match no_header("the peer is not allowed to send headers") {
                 Verdict::Deliver => return Ok((fd, Some(peer))),
                 _ => {
@@ -216,9 +216,10 @@ fn accept_connection(listener: c_int, flags: c_int) -> io::Result<(c_int, Option
     }
 }
 
-/// A waking connection comes from this host, which need not be in the list.
-fn may_be_knock(peer: SocketAddr) -> bool {
-    pending::is_expecting_knock() && peer.ip().to_canonical().is_loopback()
+/// A waking connection comes from this host, which need not be in the list: from a loopback address, or from the one that it goes to.
+fn may_be_knock(fd: c_int, peer: SocketAddr) -> bool {
+    let is_ours = || sys::local_address(fd).is_some_and(|own| own.ip() == peer.ip());
+    pending::is_expecting_knock() && (peer.ip().to_canonical().is_loopback() || is_ours())
 }
 
 fn claimed_peer(fd: c_int) -> Option<SocketAddr> {

@@ -321,9 +321,10 @@ fn look(one: Waiting, now: Instant, wake: &mut Vec<SocketAddr>) -> Option<Waitin
     }
 }
 
-/// Closes this process's own copy.
+/// Closes this process's own copy. A child that is forked has it with its number in the list, or neither.
 fn release(fd: i32) {
-    STATE.lock().held.retain(|&held| held != fd);
+    let mut state = STATE.lock();
+    state.held.retain(|&held| held != fd);
     sys::close(fd);
 }
 

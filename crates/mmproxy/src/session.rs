@@ -366,7 +366,8 @@ impl Session {
         let plan = match plan::decide(&self.listener, &context.surroundings, self.peer, header) {
             Ok(plan) => plan,
             Err(Refusal { reason, detail }) => {
-                self.refuse_peer(context, reason, detail);
+                // The header is a good one: it is no failure of the balancer's, which has other clients.
+                self.refuse(context, reason, detail);
                 return Next::Close;
             }
         };

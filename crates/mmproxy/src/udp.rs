@@ -212,7 +212,14 @@ impl Udp {
             target: origin.listener.dynamic.as_ref().and(incoming.destination),
         };
         let slot = match self.index.get(&key) {
-            Some(&slot) => slot,
+            Some(&slot) => {
+                // What is allowed is asked for each datagram: its TLVs are its own, and rules change with a reload.
+                if !origin.listener.rules.is_empty() {
+                    let spoken = incoming.as_header();
+                    plan::decide(origin.listener, &context.surroundings, origin.from, spoken.as_ref())?;
+                }
+                slot
+            }
             None => self.start_session(context, origin, &incoming, key)?,
         };
         if let Some(session) = self.slots[slot as usize].session.as_deref_mut() {

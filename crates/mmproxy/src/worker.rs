@@ -287,7 +287,7 @@ impl Worker {
             }
         }
         for (place, kept) in kept.into_iter().enumerate() {
-            if !kept && self.listening[place].take().is_some() {
+            if !kept && self.stop_listening(place) {
                 self.udp.forget_listener(&mut self.context, place as u32);
             }
         }
@@ -324,6 +324,16 @@ impl Worker {
         }));
     }
 
+    /// Whether there was a listener in this place. A socket that was passed to us, or that sessions have, stays open: it is watched no
+    /// more (epoll(7), questions and answers 6).
+    fn stop_listening(&mut self, place: usize) -> bool {
+        let Some(listening) = self.listening[place].take() else {
+            return false;
+        };
+        let _ = epoll::delete(&self.context.epoll, &listening.fd);
+        true
+    }
+
     fn drain(&mut self, time: Duration) {
         for slot in 0..self.listening.len() as u32 {
             // What the kernel has accepted already would be reset with the socket.
@@ -334,7 +344,7 @@ impl Worker {
                 .as_ref()
                 .is_some_and(|one| one.listener.protocol == Protocol::Tcp);
             if tcp {
-                self.listening[place] = None;
+                self.stop_listening(place);
             }
         }
         self.ends = Some(self.context.now.after(time));

@@ -247,6 +247,31 @@ fn sessions_of_one_client_are_limited() {
     });
 }
 
+/// Rules ask what each datagram says: another sender may have the address of one that is served.
+#[test]
+fn rules_are_asked_for_each_datagram() {
+    in_namespace(|| {
+        udp_server("127.0.0.1:443");
+        let mut config = tempfile::NamedTempFile::new().expect("a file");
+        let text = "metrics = \"127.0.0.1:9110\"\nworkers = 1\n\
+                    [[listener]]\nlisten = \"127.0.0.1:8443\"\nprotocol = \"udp\"\ntarget = \"127.0.0.1:443\"\n\
+                    [[listener.rule]]\naction = \"allow\"\ntlv = \"authority\"\nvalue = \"good\"\n\
+                    [[listener.rule]]\naction = \"deny\"\n";
+        std::io::Write::write_all(&mut config, text.as_bytes()).expect("written");
+        let path = config.path().to_str().expect("a path");
+        let _proxy = Proxy::start(&["--config", path], "127.0.0.1:9110");
+        let of = |name: &[u8]| raw_v2(0x21, 0x12, &[inet(4002), tlv(2, name)].concat());
+        let (one, two) = (Balancer::new(), Balancer::new());
+        one.send(&of(b"good"), b"first");
+        one.expect("203.0.113.7:4002 first");
+        two.send(&of(b"bad"), b"second");
+        two.expect_nothing();
+        assert_eq!(metric("mmproxy_refused_total{reason=\"denied\"}"), 1);
+        one.send(&of(b"good"), b"third");
+        one.expect("203.0.113.7:4002 third");
+    });
+}
+
 #[test]
 fn the_simple_proxy_protocol_works_both_ways() {
     in_namespace(|| {

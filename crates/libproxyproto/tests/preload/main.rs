@@ -196,7 +196,7 @@ fn nginx(directory: &Path, workers: u32) -> Command {
     let config = directory.join("nginx.conf");
     let text = format!(
         "daemon off; master_process on; worker_processes {workers}; user root; pid {0}/pid; error_log {0}/error;\n\
-         env LIBPROXYPROTO_TIMEOUT; env LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER;\n\
+         env LIBPROXYPROTO_TIMEOUT; env LIBPROXYPROTO_MUST_USE_PROTOCOL_HEADER; env LIBPROXYPROTO_ALLOWED;\n\
          events {{ worker_connections 256; }}\n\
          http {{ access_log {0}/access; client_body_temp_path {0}; proxy_temp_path {0}; fastcgi_temp_path {0};\n\
          uwsgi_temp_path {0}; scgi_temp_path {0};\n\

@@ -307,3 +307,25 @@ fn peers_that_complete_no_header_make_room_for_others() {
         let _ = std::fs::remove_dir_all(directory);
     });
 }
+
+/// The connection that wakes a server on an address of its own comes from that address, which need not be in the list.
+#[test]
+fn a_held_connection_reaches_a_server_on_an_address_of_its_own() {
+    in_namespace(&["nginx", "nc"], || {
+        for address in ["10.9.9.1/32", "10.9.9.2/32"] {
+            assert!(runs("ip", &["addr", "add", address, "dev", "lo"]));
+        }
+        let directory = scratch("own-address");
+        let mut command = nginx(&directory, 1);
+        let file = directory.join("nginx.conf");
+        let text = std::fs::read_to_string(&file).expect("the configuration");
+        std::fs::write(&file, text.replace("listen 8080", "listen 10.9.9.1:8080")).expect("written");
+        let _server = start(command.env("LIBPROXYPROTO_ALLOWED", "10.9.9.2"), 8080, true);
+        // The header comes in two pieces, so that it is waited for.
+        let said = "(printf 'PROXY TCP4 203.'; sleep 0.3; printf '0.113.7 198.51.100.9 4001 443\\r\\nGET / HTTP/1.0\\r\\n\\r\\n'; \
+                    sleep 3) | nc -s 10.9.9.2 10.9.9.1 8080";
+        let answer = Command::new("sh").args(["-c", said]).output().expect("netcat");
+        let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+        assert!(answer.ends_with("203.0.113.7 4001\n"), "{answer}");
+    });
+}

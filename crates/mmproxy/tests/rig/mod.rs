@@ -190,6 +190,18 @@ impl Proxy {
         proxy
     }
 
+    /// Clock ticks that all its threads have run, in user mode and in the kernel (proc(5)).
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("stat");
+        // Behind the name in parentheses: the state is the first field.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks = fields
+            .skip(11)
+            .take(2)
+            .map(|ticks| ticks.parse::<u64>().expect("ticks"));
+        ticks.sum()
+    }
+
     /// The same for UDP.
     pub fn udp(more: &[&str]) -> Proxy {
         let usual = [

@@ -5,6 +5,7 @@ use crate::{file_with, header, is_refused, path};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -157,6 +158,35 @@ fn systemd_passes_sockets_and_is_told() {
         let length = manager.recv(&mut state).expect("told");
         assert_eq!(state[..length].trim_ascii_end(), b"STOPPING=1");
         assert!(child.wait().expect("it ends").success());
+    });
+}
+
+/// A socket that was passed stays open when it is listened on no more: clients that come to it wake nobody.
+#[test]
+fn a_drain_with_a_socket_of_systemd_rests() {
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        let listener = crate::rig::listen("127.0.0.1:8443");
+        rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).expect("it is passed on");
+        let mut command = Command::new("sh");
+        let (binary, passed) = (env!("CARGO_BIN_EXE_mmproxy"), listener.as_raw_fd());
+        let line = format!(
+            "exec 3<&{passed}; LISTEN_PID=$$ LISTEN_FDS=1 exec {binary} -l systemd -4 127.0.0.1:443 --workers 1"
+        );
+        command.args(["-c", &line]);
+        let mut proxy = Proxy::spawn(command, "127.0.0.1:8443");
+        let mut client = proxy.send(&header(5));
+        greeting(&mut client).expect("served");
+        let pid = rustix::process::Pid::from_child(&proxy.child);
+        rustix::process::kill_process(pid, Signal::TERM).expect("signal");
+        std::thread::sleep(Duration::from_millis(500));
+        let _late = TcpStream::connect("127.0.0.1:8443").expect("the socket is open");
+        let before = proxy.cpu_ticks();
+        std::thread::sleep(Duration::from_secs(2));
+        // Of 200 ticks.
+        assert!(proxy.cpu_ticks() - before < 50);
+        drop(client);
+        assert!(proxy.child.wait().expect("it ends").success());
     });
 }
 

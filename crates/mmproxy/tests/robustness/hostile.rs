@@ -181,6 +181,26 @@ fn header_less_peers_are_limited() {
     });
 }
 
+/// Whom a rule denies is a client of a balancer that has others.
+#[test]
+fn who_is_denied_is_no_failure_of_its_balancer() {
+    in_namespace(|| {
+        tcp_server("127.0.0.1:443");
+        let config = file_with(
+            "max_header_failures = 5\nworkers = 1\nmetrics = \"127.0.0.1:9110\"\n\
+             [[listener]]\nlisten = \"127.0.0.1:8443\"\ntarget = \"127.0.0.1:443\"\n\
+             [[listener.rule]]\naction = \"deny\"\nsource = [\"203.0.113.66\"]\n",
+        );
+        let proxy = Proxy::start(&["--config", path(&config)], "127.0.0.1:8443");
+        for _ in 0..20 {
+            assert!(is_refused(proxy.send(&v1("203.0.113.66:5", "198.51.100.9:443"))));
+        }
+        let mut client = proxy.send(&v1("203.0.113.7:5", "198.51.100.9:443"));
+        assert_eq!(greeting(&mut client).expect("served"), "203.0.113.7:5");
+        assert_eq!(metric("mmproxy_refused_total{reason=\"denied\"}"), 20);
+    });
+}
+
 #[test]
 fn idle_connections_cost_little() {
     in_namespace(|| {
