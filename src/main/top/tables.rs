@@ -111,13 +111,13 @@ pub(super) static TABLES: [Table; 6] = [
             column("servers", "servers", Kind::Count),
             column("out", "out", Kind::Count),
             column("partly", "partly_out", Kind::Count),
-            column("down", "down", Kind::Count),
             column("open", "open", Kind::Count),
             column("new/s", "connections", Kind::Rate),
             column("calls/s", "calls", Kind::Rate),
             column("failed/s", "failures", Kind::Rate),
             column("conn p50", "connect_ms_p50", Kind::Millis),
             column("p99 ms", "connect_ms_p99", Kind::Millis),
+            column("down", "down", Kind::Count),
         ],
         severity: |row| {
             let count = |key: &str| row[key].as_u64().unwrap_or(0);
