@@ -235,11 +235,16 @@ fn keepalived_switches_when_an_engine_is_killed_and_when_it_is_asked_to() {
     let is_back = || is_ready(&rig, "first") && is_served(&rig, "1") && first.connections() > 0;
     process::wait_for("service of the first again", LIMIT, is_back).expect("it is preferred");
     assert!(second.connections() >= before);
-    // Its keepalived is told to end: what comes then is served as well, if by another.
+    // Its keepalived is told to end: what comes then is served as well, if by another. A connection that is open when the addresses move is
+    // reset by the engine that they move to, and its client connects again.
     let before = second.connections();
     first.keepalived.signal(Signal::TERM);
+    let mut resets = 0;
     for _ in 0..10 {
-        assert!(is_served(&rig, "20"));
+        if !is_served(&rig, "20") {
+            resets += 1;
+            assert!(resets == 1 && is_served(&rig, "20"));
+        }
         std::thread::sleep(Duration::from_millis(100));
     }
     first.keepalived.wait(LIMIT).expect("keepalived ends");
