@@ -34,8 +34,8 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Raises a rig and starts the engine with the ancestors' file of this name; `None` when this machine cannot.
     ///
-    /// Two words of the file are replaced: the NIC is a port of the rig, and its core the last one that this machine has. Two
-    /// cores stay two. One word is added: their card is imitated, for the rig's port has one queue and no Flow Director.
+    /// Three words of the file are replaced: the NIC is a port of the rig, its core the last one that this machine has, and the namespace
+    /// of its addresses one of the test's own, as all files name the same and tests run beside each other. Two cores stay two. One word is added: their card is imitated, for the rig's port has one queue and no Flow Director.
     pub(crate) fn start(name: &str) -> Option<Self> {
         let rig = Rig::for_test(RigOptions::default(), &[])?;
         for (place, address) in [(Place::Servers, SERVERS), (Place::Clients, CLIENTS)] {
@@ -54,6 +54,7 @@ impl Proxy {
         let text = text
             .replace("\"7:00.0\"", "\"dpdk:net_af_packet0,iface=pe-eng0\"")
             .replace("cores = [1, 2]", "cores = [0, 1]")
+            .replace("\"nsvirtio00\"", &format!("\"{}\"", namespace_of(&rig)))
             .replace("{ name = \"dpdk:", "{ software_nic = \"82599\", name = \"dpdk:")
             .replace("cores = [1]", &format!("cores = [{core}]"));
         let file = rig.file("proxy.toml");
@@ -100,6 +101,18 @@ impl Proxy {
         records.sort_by_key(|record| record.start);
         (Counters(report), records)
     }
+}
+
+/// The engine has a mount namespace of its own: what it removes there leaves the name of its network namespace here.
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(Path::new("/run/netns").join(namespace_of(&self.rig)));
+    }
+}
+
+/// The network namespace of the engine's addresses.
+fn namespace_of(rig: &Rig) -> String {
+    format!("{}-kernel", rig.prefix())
 }
 
 /// What the engine has counted.
