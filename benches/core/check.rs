@@ -62,7 +62,7 @@ fn config(check: &str) -> Result<Config, Box<dyn Error>> {
 const CHECK: &str = "check = { kind = \"tcp\", interval = \"100ms\", fast_interval = \"100ms\", timeout = \"50ms\" }\n";
 
 /// Cycles that a check which passes takes of a core: SYN, SYN-ACK and RST. They are what its rounds take more than those of a core
-/// that checks nobody; the median of the turns, as others of the host take some of them.
+/// that checks nobody; the median of the turns, as other guests of the host slow some.
 ///
 /// # Errors
 /// Hardly any has passed.

@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// How long a proxy runs before a turn of it is measured, with a capture and without: the core goes through its open connections when a
-/// capture begins, once, and has waited for what was captured in the turn before.
+/// How long a proxy runs before each turn that is measured. When a capture begins the core goes through its open connections, once; before
+/// a turn without one it has stood still until the reader was done.
 const BEGINNING: Duration = Duration::from_millis(20);
 
 /// Names are those of the JSON. Percents are of the busy cycles of a connection.

@@ -8,7 +8,7 @@ use splice::standby::{MOST_CLOSINGS, Service};
 
 use super::{SILENCE, Watch};
 use crate::commands::Closing;
-use crate::config::{ListenerConfig, ServerConfig, Standing};
+use crate::config::{Config, ListenerConfig, ServerConfig, Standing};
 
 /// What an operator speaks of. The name is one of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Watch {
     /// A sentence: there is nothing of that name.
     pub fn set_service(&self, subject: Subject<'_>, service: Service) -> Result<(), String> {
         let standby = &self.shared.standby;
-        match self.numbers(subject)? {
+        match numbers(&self.config(), subject)? {
             Numbers::Servers(servers) => servers
                 .into_iter()
                 .for_each(|server| standby.set_server(server, service)),
@@ -104,7 +104,7 @@ impl Watch {
     /// # Errors
     /// A sentence: there is not.
     pub fn find(&self, subject: Subject<'_>) -> Result<(), String> {
-        self.numbers(subject).map(drop)
+        numbers(&self.config(), subject).map(drop)
     }
 
     /// Has all servers and listeners of the file and the engine in service or out, as these say in their order. What none of them names
@@ -115,7 +115,7 @@ impl Watch {
         let mut listeners = vec![Service::In; config.listeners().len()];
         let mut engine = Service::In;
         for (subject, service) in all {
-            match self.numbers(*subject) {
+            match numbers(&config, *subject) {
                 Ok(Numbers::Servers(of_it)) => of_it.iter().for_each(|server| servers[usize::from(*server)] = *service),
                 Ok(Numbers::Listener(listener)) => listeners[usize::from(listener)] = *service,
                 Ok(Numbers::Engine) => engine = *service,
@@ -144,7 +144,7 @@ impl Watch {
     /// A sentence: there is nothing of that name, it is in service, too many closings are under way, or a core does not come round.
     pub fn close(&self, subject: Subject<'_>, over: Duration) -> Result<(), String> {
         let standby = &self.shared.standby;
-        let numbers = self.numbers(subject)?;
+        let numbers = numbers(&self.config(), subject)?;
         let is_out = match &numbers {
             Numbers::Servers(servers) => servers.iter().all(|server| standby.has_server(*server)),
             Numbers::Listener(listener) => standby.has_listener(*listener),
@@ -168,29 +168,29 @@ impl Watch {
         }
         Ok(())
     }
+}
 
-    fn numbers(&self, subject: Subject<'_>) -> Result<Numbers, String> {
-        let config = self.config();
-        let unknown = || format!("there is no {subject}");
-        Ok(match subject {
-            Subject::Server(name) => {
-                let is_it = |of: &&ServerConfig| of.standing == Standing::InFile && of.name == name;
-                let server = config.servers().iter().find(is_it).ok_or_else(unknown)?;
-                Numbers::Servers(vec![server.id.0])
-            }
-            Subject::Pool(name) => {
-                let pool = config.find_pool(name).ok_or_else(unknown)?;
-                let members = config.pool(pool).members.iter();
-                Numbers::Servers(members.map(|member| member.server.0).collect())
-            }
-            Subject::Listener(name) => {
-                let is_it = |of: &&ListenerConfig| of.standing == Standing::InFile && of.name == name;
-                let listener = config.listeners().iter().find(is_it).ok_or_else(unknown)?;
-                Numbers::Listener(listener.id.0)
-            }
-            Subject::Engine => Numbers::Engine,
-        })
-    }
+/// What a name of this configuration stands for.
+fn numbers(config: &Config, subject: Subject<'_>) -> Result<Numbers, String> {
+    let unknown = || format!("there is no {subject}");
+    Ok(match subject {
+        Subject::Server(name) => {
+            let is_it = |of: &&ServerConfig| of.standing == Standing::InFile && of.name == name;
+            let server = config.servers().iter().find(is_it).ok_or_else(unknown)?;
+            Numbers::Servers(vec![server.id.0])
+        }
+        Subject::Pool(name) => {
+            let pool = config.find_pool(name).ok_or_else(unknown)?;
+            let members = config.pool(pool).members.iter();
+            Numbers::Servers(members.map(|member| member.server.0).collect())
+        }
+        Subject::Listener(name) => {
+            let is_it = |of: &&ListenerConfig| of.standing == Standing::InFile && of.name == name;
+            let listener = config.listeners().iter().find(is_it).ok_or_else(unknown)?;
+            Numbers::Listener(listener.id.0)
+        }
+        Subject::Engine => Numbers::Engine,
+    })
 }
 
 #[cfg(test)]
