@@ -21,31 +21,36 @@ const LINE: usize = 64;
 /// Asks for all cache lines of `value`, which begins with a line. Has no effect on any result.
 #[inline]
 pub fn prefetch_lines<T>(value: &T) {
-    for line in 0..size_of::<T>().div_ceil(LINE) {
+    for line in lines_of(value) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above; `wrapping_byte_add` only computes an address.
+        // SAFETY: as above.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(value).wrapping_byte_add(line * LINE).cast());
+            _mm_prefetch::<_MM_HINT_T0>(line);
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = (line, value);
+        let _ = line;
     }
 }
 
-/// Asks for all cache lines of `value`, which begins with a line, for writing soon: another core that has read them gives them up meanwhile.
-/// Has no effect on any result.
+/// The same for writing soon: another core that has read the lines gives them up meanwhile.
 #[inline]
 pub fn prefetch_lines_to_write<T>(value: &T) {
-    for line in 0..size_of::<T>().div_ceil(LINE) {
+    for line in lines_of(value) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above. The instruction is a no-operation where a processor does not have it (Intel SDM, PREFETCHW); the intrinsic
         // for it is a prefetch for reading, unless the compiler knows the processor.
         unsafe {
-            let line = core::ptr::from_ref(value).wrapping_byte_add(line * LINE);
             core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = (line, value);
+        let _ = line;
     }
+}
+
+/// Where the lines of `value` begin. Only addresses: nothing is read there.
+#[inline]
+fn lines_of<T>(value: &T) -> impl Iterator<Item = *const i8> {
+    let first = core::ptr::from_ref(value).cast::<i8>();
+    (0..size_of::<T>().div_ceil(LINE)).map(move |line| first.wrapping_add(line * LINE))
 }
