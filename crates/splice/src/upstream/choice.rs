@@ -152,8 +152,7 @@ impl Pool {
         !slow_start.is_zero() || panic_below > 0 || hash.balance_factor.is_some()
     }
 
-    /// The policy's first candidate, if it and those that it is compared with are ready, and nothing else has to be looked at. That
-    /// is nearly always so.
+    /// The policy's first candidate, if it is ready, and nothing else has to be looked at. That is nearly always so.
     #[inline]
     pub(super) fn pick_first(
         &mut self,
@@ -277,7 +276,7 @@ impl Pool {
         members.cycle().skip(from).take(count)
     }
 
-    /// What [`least_connections`](Self::least_connections) picks, if all that it compares are ready.
+    /// What [`least_connections`](Self::least_connections) picks, if that is ready; of up to [`FEW`] servers, if all are.
     #[inline]
     fn least_of_ready(&mut self, meters: &CoreMeters, is_ready: impl Fn(ServerId) -> bool) -> Option<ServerId> {
         if self.primaries <= FEW {
@@ -298,8 +297,8 @@ impl Pool {
         let second = select_unpredictable(first == second, next, second);
         let [first, second] = [first, second].map(|place| self.members.get(usize::from(place)));
         let (first, second) = first.zip(second)?;
-        let are_ready = is_ready(first.server) && is_ready(second.server);
-        are_ready.then(|| Load::of(second, meters).or_less(Load::of(first, meters)).server)
+        let least = Load::of(second, meters).or_less(Load::of(first, meters)).server;
+        is_ready(least).then_some(least)
     }
 
     /// Any server, by weight.
