@@ -48,6 +48,36 @@ fn behind_a_passed_syn_a_limit_counts_who_shakes_hands(beyond: &str) {
     bench.assert_all_returned();
 }
 
+/// SYNs whose clients never acknowledge anything may be forged: they take nothing of a pool's limit.
+#[test]
+fn behind_a_passed_syn_a_pool_counts_who_shakes_hands() {
+    let limit = "name = \"all\"\nlimit = { connections = 2 }\n";
+    let mut bench = Bench::for_pools(&bound_with_syn("").replacen("name = \"all\"\n", limit, 1));
+    let open = |bench: &Bench| bench.standby.metered(Limited::Pool, 0).open;
+    for port in 0..4 {
+        assert_eq!(
+            only(bench.receive(&Client::new(40000 + port).syn())).flags,
+            TcpFlags::SYN
+        );
+    }
+    bench.wait(Duration::from_millis(20));
+    assert_eq!(open(&bench), 0);
+    for port in 0..2 {
+        let mut client = Client::new(41000 + port);
+        let syn = only(bench.receive(&client.syn()));
+        Server::from_syn(&syn).shake(&mut bench, &mut client);
+        bench.receive(&client.segment(TcpFlags::ACK, b""));
+        bench.wait(Duration::from_millis(20));
+        assert_eq!(open(&bench), u64::from(port) + 1);
+    }
+    let refused = only(bench.receive(&Client::new(42000).syn()));
+    assert!(refused.flags.contains(TcpFlags::RST));
+    assert_eq!(bench.proxy.drops()[DropReason::PoolLimit], 1);
+    bench.finish();
+    bench.assert_all_returned();
+    assert_eq!(open(&bench), 0);
+}
+
 #[test]
 fn behind_a_passed_syn_a_header_takes_nobody_out_of_the_count() {
     let lines = "proxy_protocol = { accept = \"required\", from = [\"10.0.0.0/8\"] }\nlimit = { connections = 1 }";

@@ -248,6 +248,23 @@ impl Quotas {
         }
     }
 
+    /// Whether the pool's limit admits one more; counts one that it does not.
+    pub(crate) fn has_room_in_pool(
+        &self,
+        (limits, meters): (&Limits, &mut CoreMeters),
+        pool: u16,
+        now: Instant,
+    ) -> Result<(), Excess> {
+        let Some(limit) = limits.of(Limited::Pool, pool) else {
+            return Ok(());
+        };
+        if meters.has_room(Limited::Pool, pool, limit, now) {
+            return Ok(());
+        }
+        meters.refuse(Limited::Pool, pool, now);
+        Err(excess(Limited::Pool, limit))
+    }
+
     /// Counts a connection for the pool that is chosen for it, and takes it back from the pool chosen before.
     ///
     /// # Errors
@@ -266,10 +283,7 @@ impl Quotas {
         if self.pool(slot) == Some(pool) {
             return Ok(());
         }
-        if !meters.has_room(Limited::Pool, pool, limit, now) {
-            meters.refuse(Limited::Pool, pool, now);
-            return Err(excess(Limited::Pool, limit));
-        }
+        self.has_room_in_pool((limits, meters), pool, now)?;
         self.leave_pool((limits, meters), slot, now);
         (self.are_used, self.have_pools) = (true, true);
         begin(meters, (Limited::Pool, pool), Some(limit), now);

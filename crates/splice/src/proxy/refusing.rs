@@ -15,6 +15,7 @@ use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
+use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::counters::TcpCounter;
@@ -168,7 +169,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         match self.count_in(who.as_ref()) {
             Ok(counted) => {
                 self.admission.quotas.keep(slot, counted);
-                None
+                let syn = connection.state.syn();
+                let syn = syn.and_then(|syn| self.handshake.forwarded_syns.get(syn));
+                let pool = syn.and_then(|syn| syn.pool)?;
+                self.refuse_by_pool((slot, pool), connection)
             }
             Err(excess) => {
                 self.emit.dropped(reason_of(excess.of));
@@ -233,14 +237,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Counts a connection for the pool that is chosen for it; refuses it if the pool's limit is exceeded.
+    /// Counts a connection for the pool that is chosen for it; refuses it if the pool's limit is exceeded. One whose client has not
+    /// shaken hands yet is not counted: its SYN may be forged.
     #[inline]
     pub(crate) fn refuse_by_pool(&mut self, (slot, pool): (u32, PoolId), connection: &Connection) -> Option<Event> {
         if !self.settings.limits.are_any {
             return None;
         }
         let limits = (&self.settings.limits, self.upstream.meters());
-        let excess = self.admission.quotas.choose(limits, (slot, pool.0), self.now).err()?;
+        let quotas = &mut self.admission.quotas;
+        let excess = match connection.state {
+            State::SynForwarded(..) => quotas.has_room_in_pool(limits, pool.0, self.now),
+            _ => quotas.choose(limits, (slot, pool.0), self.now),
+        };
+        let excess = excess.err()?;
         self.emit.dropped(DropReason::PoolLimit);
         if excess.refusal == Refusal::Reject {
             return Some(Event::Rejected);
