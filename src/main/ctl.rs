@@ -364,7 +364,9 @@ fn pages(
 pub(super) fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
     let escaped = |text: &str| -> String {
         let escape = |byte: u8| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            // What a query may hold as it is (RFC 3986 3.4), but for what divides pairs.
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+            b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b',' => char::from(byte).to_string(),
             _ => format!("%{byte:02X}"),
         };
         text.bytes().map(escape).collect()

@@ -1,7 +1,7 @@
 //! `proxyengine ctl list`: shows and changes lists of the running engine.
 
 use clap::Subcommand;
-use control::http::Endpoint;
+use control::http::{Endpoint, MOST_REQUEST};
 use humantime_serde::re::humantime;
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::ctl::{ask, end_connections, query};
 use super::print;
 use super::shown::shown;
 
-/// So many prefixes go with one request.
-const AT_ONCE: usize = 50;
+/// The longest path of a request: a change goes with one, and holds as a whole or not at all.
+const LONGEST_PATH: usize = MOST_REQUEST - 256;
 
 #[derive(Subcommand, Clone, Debug)]
 pub(super) enum ListCommand {
@@ -49,12 +49,17 @@ pub(super) enum ListCommand {
 
 pub(super) fn list(socket: &Endpoint, command: &ListCommand) -> Result<(), String> {
     let change = |order: &str, list: &str, prefixes: &[String], more: &[(&str, String)]| {
-        for some in prefixes.chunks(AT_ONCE) {
-            let mut pairs = vec![("list", list.to_owned()), ("prefix", some.join(","))];
-            pairs.extend(more.iter().cloned());
-            ask(socket, "POST", &query(&format!("lists/{order}"), &pairs))?;
+        let mut pairs = vec![("list", list.to_owned()), ("prefix", prefixes.join(","))];
+        pairs.extend(more.iter().cloned());
+        let path = query(&format!("lists/{order}"), &pairs);
+        if path.len() > LONGEST_PATH {
+            let count = prefixes.len();
+            return Err(format!(
+                "{count} prefixes are more than one change can have, some 400: nothing has changed; put them \
+                 into the list's file and reload"
+            ));
         }
-        Ok::<_, String>(())
+        ask(socket, "POST", &path).map(drop)
     };
     match command {
         ListCommand::Show { json } => {
