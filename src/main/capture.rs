@@ -1,13 +1,16 @@
 //! `proxyengine ctl capture start`: takes a capture from a running engine and writes it where its user says, with that user's rights.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::sync::Arc;
 use std::thread;
 
 use clap::{Args, Subcommand};
 use control::http::{Endpoint, client};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::ctl::query;
@@ -100,21 +103,60 @@ pub(super) fn capture(socket: &Endpoint, command: &CaptureCommand) -> Result<(),
         return Err(format!("{} {}", answer.status, sentence.trim_end()));
     }
     // A file is made only for a capture that has begun.
-    let mut output: Box<dyn Write> = match arguments.file.as_str() {
-        "-" => Box::new(io::stdout().lock()),
-        path => {
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(MODE);
-            Box::new(options.open(path).map_err(|error| format!("{path}: {error}"))?)
+    let file = match arguments.file.as_str() {
+        "-" => None,
+        path => Some(created(path).map_err(|error| format!("{path}: {error}"))?),
+    };
+    let enough = Arc::new(enough);
+    end_on_signals(Arc::clone(&enough)).map_err(|error| format!("no signal can be waited for: {error}"))?;
+    match file {
+        Some(mut file) => copy(&mut answer, &mut file),
+        None => {
+            end_with_reader(enough).map_err(|error| format!("the standard output cannot be watched: {error}"))?;
+            copy(&mut answer, &mut io::stdout().lock())
+        }
+    }
+}
+
+/// An empty file for its owner only, whoever could read what was there before.
+fn created(path: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o777 != MODE {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(file)
+}
+
+/// Has the engine end the capture when whoever reads the standard output has gone, also while nothing is captured.
+fn end_with_reader(enough: Arc<client::Enough>) -> io::Result<()> {
+    let output: OwnedFd = io::stdout().as_fd().try_clone_to_owned()?;
+    let wait = move || {
+        if has_no_reader(output.as_fd()) {
+            // The engine has gone, too.
+            let _ = enough.say();
         }
     };
-    end_on_signals(enough).map_err(|error| format!("no signal can be waited for: {error}"))?;
-    copy(&mut answer, &mut output)
+    thread::Builder::new().name("reader".to_owned()).spawn(wait).map(drop)
+}
+
+/// Waits until nobody reads any more from a pipe or a socket. False where that cannot be told.
+fn has_no_reader(output: BorrowedFd<'_>) -> bool {
+    loop {
+        // Only errors are waited for.
+        let mut watched = [PollFd::new(&output, PollFlags::empty())];
+        match poll(&mut watched, None) {
+            Ok(_) => return watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
 }
 
 /// The first signal has the engine end the file, the second ends this program.
-fn end_on_signals(enough: client::Enough) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+fn end_on_signals(enough: Arc<client::Enough>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let wait = move || {
         for (count, signal) in signals.forever().enumerate() {
             if count > 0 || enough.say().is_err() {

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::num::NonZero;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,6 +33,88 @@ pub(crate) fn served_with(more: &str) -> (Place, Running) {
     let program = Running::start(&place, &["engine.toml"]);
     wait_until_running(&place);
     (place, program)
+}
+
+/// `ctl capture start` of a client that never comes, to this file.
+fn capture_nothing(place: &Place, file: &str) -> Child {
+    let socket = socket(place);
+    let arguments = [
+        "ctl",
+        "--socket",
+        &socket,
+        "capture",
+        "start",
+        "--client",
+        "192.0.2.250",
+        "--file",
+        file,
+    ];
+    let mut command = place.command(&arguments);
+    command.stdout(Stdio::piped()).spawn().expect("run the program")
+}
+
+/// While nothing is captured nothing is written, so a write cannot tell that the reader has gone.
+#[test]
+fn a_capture_ends_with_whoever_reads_it() {
+    let (place, program) = served();
+    for _ in 0..2 {
+        let mut ctl = capture_nothing(&place, "-");
+        let mut reader = ctl.stdout.take().expect("piped");
+        let mut header = [0; 12];
+        reader.read_exact(&mut header).expect("a section's header");
+        assert_eq!(header[8..], 0x1a2b_3c4d_u32.to_ne_bytes());
+        drop(reader);
+        // Another one may begin, too.
+        assert!(ctl.wait().expect("it ends").success());
+    }
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+/// Clients are named in a capture, whoever could read what was in the file before.
+#[test]
+fn a_capture_is_its_owners_only() {
+    let (place, program) = served();
+    let file = place.path("captured.pcapng");
+    fs::write(&file, "something else, which is longer than a header of a section").expect("write");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("permissions");
+    let mut ctl = capture_nothing(&place, file.to_str().expect("UTF-8"));
+    wait_until("captured", &place, || {
+        fs::read(&file).is_ok_and(|bytes| bytes.starts_with(&0x0a0d_0d0a_u32.to_ne_bytes()))
+    });
+    let metadata = fs::metadata(&file).expect("there");
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    // The terminal is closed: the file ends as it should.
+    let hang_up = rustix::process::Pid::from_child(&ctl);
+    rustix::process::kill_process(hang_up, rustix::process::Signal::HUP).expect("signal");
+    assert!(ctl.wait().expect("it ends").success());
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+/// Of many prefixes with a wrong one behind them none is added, and of more than a request has room for, either.
+#[test]
+fn a_change_of_a_list_holds_as_a_whole_or_not_at_all() {
+    let (place, program) = served_with("\n[[list]]\nname = \"noticed\"\n");
+    let socket = socket(&place);
+    let ctl = |arguments: &[&str], prefixes: &[String]| {
+        let prefixes: Vec<&str> = prefixes.iter().map(String::as_str).collect();
+        place.output(&[&["ctl", "--socket", &socket, "list"], arguments, &prefixes[..]].concat())
+    };
+    let prefixes = |count: u32| -> Vec<String> { (0..count).map(|n| format!("2001:db8:1000:{n:x}::/64")).collect() };
+    let entries = || {
+        let shown: serde_json::Value = serde_json::from_slice(&ctl(&["show", "--json"], &[]).stdout).expect("JSON");
+        shown[0]["prefixes"].as_u64().expect("a number")
+    };
+    let mut wrong = prefixes(60);
+    wrong.push("10.0.0.1/8".to_owned());
+    assert_eq!((code(&ctl(&["add", "noticed"], &wrong)), entries()), (1, 0));
+    assert_eq!((code(&ctl(&["add", "noticed"], &prefixes(1_000))), entries()), (1, 0));
+    assert_eq!((code(&ctl(&["add", "noticed"], &prefixes(250))), entries()), (0, 250));
+    assert_eq!((code(&ctl(&["del", "noticed"], &wrong)), entries()), (1, 250));
+    assert_eq!((code(&ctl(&["del", "noticed"], &prefixes(60))), entries()), (0, 190));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
 }
 
 #[test]
