@@ -4,7 +4,7 @@
 //! One thread owns the receiving ends of the cores' rings and makes the records; each sink (`[[records]]`) has a ring and a thread
 //! of its own. Nobody waits for anybody: a core whose ring is full loses its record and counts it, a sink that is slow or fails
 //! loses its own records and counts them. What is wrong with an output is logged once, not once per record, and writing goes on
-//! as soon as it works again.
+//! as soon as it works again. A sink that is to end has three seconds to write what it has.
 //!
 //! Without a sink the records are taken and counted all the same, so that the totals in the report mean the same with every
 //! configuration.
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netfcts::format::{NameTable, RecordLines};
 use netfcts::record::SessionRecord;
@@ -23,7 +23,7 @@ use crate::config::{Destination, RecordsConfig};
 use crate::privileges;
 use file::Lines;
 use ipfix::Flows;
-use sink::{Output, Sink, WatchedSink};
+use sink::{ENDING, Fate, Output, Sink, WatchedSink, end_all};
 use socket::{Datagrams, Stream};
 
 mod file;
@@ -72,6 +72,8 @@ pub struct RecordKeeper {
     configs: Vec<RecordsConfig>,
     /// How many have been started.
     started: u32,
+    /// Threads that wait for sinks which have no place any more.
+    leaving: Vec<JoinHandle<()>>,
 }
 
 /// Sinks for another version of the file, which are open. Dropping it ends those that are new, and has a file that one of them has put
@@ -89,7 +91,7 @@ impl Drop for Replacement {
     fn drop(&mut self) {
         if self.has_begun {
             self.places.clear();
-            self.seen.reopen();
+            self.seen.ask(Fate::ask_to_begin_anew);
         }
     }
 }
@@ -118,8 +120,8 @@ struct Counts {
     watched: Mutex<Vec<WatchedSink>>,
     /// Who takes which place from now on.
     places: Mutex<Option<Vec<Place>>>,
-    /// Sinks that have no place any more, for whoever has ordered that, and those that have one.
-    past: Mutex<Option<(Vec<Sink>, Vec<WatchedSink>)>>,
+    /// Sinks that have no place any more, for whoever has ordered that.
+    past: Mutex<Option<Vec<Sink>>>,
     /// What became of the records of sinks that are no more; changed while [`Counts::watched`] is locked.
     written_by_past: AtomicU64,
     lost_by_past: AtomicU64,
@@ -180,22 +182,40 @@ impl RecordKeeper {
         Ok(replacement)
     }
 
-    /// Hands records to these sinks from now on. Those that are no more write what they have, which is waited for.
+    /// Hands records to these sinks from now on. Those that are no more write what they have on threads of their own.
     pub fn replace(&mut self, mut replacement: Replacement) {
         (self.configs, self.started) = (std::mem::take(&mut replacement.configs), replacement.started);
         replacement.has_begun = false;
         *locked(&self.seen.counts.places) = Some(std::mem::take(&mut replacement.places));
         let is_there = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         while is_there() {
-            if let Some((past, now)) = locked(&self.seen.counts.past).take() {
-                let fates: Vec<WatchedSink> = past.iter().map(Sink::watched).collect();
-                drop(past);
-                let mut watched = locked(&self.seen.counts.watched);
-                (fates.iter().map(WatchedSink::totals)).for_each(|totals| self.seen.counts.note_past(&totals));
-                *watched = now;
-                return;
+            let past = locked(&self.seen.counts.past).take();
+            if let Some(past) = past {
+                return self.let_go(past);
             }
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends sinks without waiting for them: one may be slow.
+    fn let_go(&mut self, past: Vec<Sink>) {
+        self.leaving.retain(|thread| !thread.is_finished());
+        if past.is_empty() {
+            return;
+        }
+        let counts = Arc::clone(&self.seen.counts);
+        let wait = move || {
+            privileges::enter_plain_thread();
+            end_all(past);
+            counts.fold_past();
+        };
+        match std::thread::Builder::new()
+            .name("record sinks end".to_owned())
+            .spawn(wait)
+        {
+            Ok(thread) => self.leaving.push(thread),
+            // They have ended with what was to wait for them.
+            Err(error) => log::warn!("no thread to wait for sinks of session records: {error}"),
         }
     }
 
@@ -219,6 +239,7 @@ impl RecordKeeper {
             thread: Some(thread),
             configs: Vec::new(),
             started: 0,
+            leaving: Vec::new(),
         })
     }
 
@@ -244,6 +265,11 @@ impl RecordKeeper {
             thread.thread().unpark();
             if thread.join().is_err() {
                 log::error!("the thread that takes session records has panicked");
+            }
+        }
+        for thread in self.leaving.drain(..) {
+            if thread.join().is_err() {
+                log::error!("the thread that waits for sinks of session records has panicked");
             }
         }
     }
@@ -282,13 +308,22 @@ impl RecordWatch {
 
     /// Of each sink, in the order of the configuration.
     pub fn sinks(&self) -> Vec<SinkTotals> {
-        locked(&self.counts.watched).iter().map(WatchedSink::totals).collect()
+        let watched = locked(&self.counts.watched);
+        let present = watched.iter().filter(|sink| !sink.is_past);
+        present.map(WatchedSink::totals).collect()
     }
 
     /// Has the files opened anew, within a second, whose names no longer lead to them: somebody has renamed them.
     pub fn reopen(&self) {
+        self.ask(Fate::ask_to_reopen);
+    }
+
+    fn ask(&self, of: impl Fn(&Fate)) {
         let sinks = locked(&self.counts.watched);
-        sinks.iter().for_each(|sink| sink.fate.ask_to_reopen());
+        sinks
+            .iter()
+            .filter(|sink| !sink.is_past)
+            .for_each(|sink| of(&sink.fate));
     }
 
     /// Whether records are written from now on; those that are not are counted.
@@ -298,10 +333,14 @@ impl RecordWatch {
 }
 
 impl Counts {
-    /// Adds what became of the records of a sink that is no more.
-    fn note_past(&self, sink: &SinkTotals) {
-        self.written_by_past.fetch_add(sink.written, Ordering::Relaxed);
-        self.lost_by_past.fetch_add(sink.lost, Ordering::Relaxed);
+    /// Adds up what became of the records of sinks that have ended.
+    fn fold_past(&self) {
+        let mut watched = locked(&self.watched);
+        for ended in watched.extract_if(.., |sink| sink.is_past && sink.has_ended()) {
+            let totals = ended.totals();
+            self.written_by_past.fetch_add(totals.written, Ordering::Relaxed);
+            self.lost_by_past.fetch_add(totals.lost, Ordering::Relaxed);
+        }
     }
 }
 
@@ -320,9 +359,9 @@ impl Taker {
             let last_round = self.counts.stop.load(Ordering::Acquire);
             self.take_places();
             self.take_names();
-            let taken = self.drain(last_round);
+            let taken = self.drain(last_round.then(|| Instant::now() + ENDING));
             if last_round {
-                return;
+                return end_all(self.sinks);
             }
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);
@@ -342,8 +381,14 @@ impl Taker {
                 Place::New(sink) => Some(sink),
             })
             .collect();
-        let watched = self.sinks.iter().map(Sink::watched).collect();
-        *locked(&self.counts.past) = Some((before.into_iter().flatten().collect(), watched));
+        let past: Vec<Sink> = before.into_iter().flatten().collect();
+        let mut watched = locked(&self.counts.watched);
+        let leaving = watched.drain(..).filter(|sink| sink.is_past);
+        let leaving = leaving.chain(past.iter().map(Sink::leaving));
+        *watched = (self.sinks.iter().map(Sink::watched))
+            .chain(leaving.collect::<Vec<_>>())
+            .collect();
+        *locked(&self.counts.past) = Some(past);
     }
 
     fn take_names(&mut self) {
@@ -353,7 +398,8 @@ impl Taker {
         }
     }
 
-    fn drain(&mut self, last_round: bool) -> usize {
+    /// At the end, when nobody is kept from anything, sinks are waited for until `deadline`.
+    fn drain(&mut self, deadline: Option<Instant>) -> usize {
         let Taker {
             receivers,
             sinks,
@@ -364,7 +410,7 @@ impl Taker {
         for receiver in &mut *receivers {
             taken += receiver.drain(|record| {
                 if !is_off {
-                    sinks.iter_mut().for_each(|sink| hand(sink, record, last_round));
+                    sinks.iter_mut().for_each(|sink| hand(sink, record, deadline));
                 }
             });
         }
@@ -393,10 +439,10 @@ fn started(sink: &RecordsConfig, names: &Arc<NameTable>, number: u32) -> Result<
     })
 }
 
-/// Gives a sink a record. At the end, when nobody is kept from anything, one that works is waited for.
-fn hand(sink: &mut Sink, record: &SessionRecord, last_round: bool) {
-    if last_round {
-        sink.wait_for_room();
+/// Gives a sink a record, for whose place it is waited until `deadline`.
+fn hand(sink: &mut Sink, record: &SessionRecord, deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        sink.wait_for_room(deadline);
     }
     sink.offer(record);
 }

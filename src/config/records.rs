@@ -94,7 +94,7 @@ pub struct RecordFilter {
 }
 
 /// When a file is put aside as `NAME.1`, and `NAME.1` as `NAME.2`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
     /// When it has so many bytes.
     pub size: Option<u64>,

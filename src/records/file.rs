@@ -10,7 +10,7 @@ use std::time::Instant;
 use netfcts::format::{NameTable, RecordLines};
 use netfcts::record::SessionRecord;
 
-use super::sink::{Fate, Output};
+use super::sink::{Fate, Keeps, Output};
 use crate::config::Rotation;
 
 /// Lines to a file. A disk that is full keeps them in the buffer for the next attempt.
@@ -59,11 +59,13 @@ impl Lines {
         }
         // It is empty, or new; a sink that a reload ends may still have something for it.
         let file = File::options().append(true).create(true).open(path)?;
+        let is_file = file.metadata()?.is_file();
         let mut lines = Lines::to(Box::new(file), lines)?;
         lines.file = Some(Named {
             path: path.to_owned(),
             identity: identity(path),
-            rotation,
+            // A device or a pipe cannot be put aside.
+            rotation: if is_file { rotation } else { Rotation::default() },
             bytes: 0,
             since: Instant::now(),
         });
@@ -80,10 +82,15 @@ impl Lines {
             return Ok(());
         }
         self.write_out(fate)?;
-        let Some(file) = &self.file else { return Ok(()) };
+        let Some(file) = &mut self.file else { return Ok(()) };
         // Somebody else has renamed it: there is nothing to put aside.
-        if file.identity == identity(&file.path) {
-            put_aside(&file.path, rotation.keep)?;
+        if file.identity == identity(&file.path)
+            && let Err(error) = put_aside(&file.path, rotation.keep)
+        {
+            let path = file.path.display();
+            log::error!("{path} cannot be put aside: {error}; session records go on to it");
+            (file.bytes, file.since) = (0, Instant::now());
+            return Ok(());
         }
         // What is there now is of the sink that a reload is putting in this one's place.
         self.open_anew(Keeps::All)
@@ -111,14 +118,6 @@ impl Lines {
         (file.identity, file.bytes, file.since) = (identity(&file.path), 0, Instant::now());
         Ok(())
     }
-}
-
-/// What a file keeps that stands where a sink goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Keeps {
-    All,
-    /// Who has asked for it has put aside what matters.
-    Nothing,
 }
 
 impl Output for Lines {
@@ -151,7 +150,7 @@ impl Output for Lines {
         self.pending
     }
 
-    fn reopen(&mut self, fate: &Fate) -> bool {
+    fn reopen(&mut self, keeps: Keeps, fate: &Fate) -> bool {
         // What could not be written is in the buffer: it is lost only if the disk takes it never.
         let flushed = self.write_out(fate);
         let Some(file) = &self.file else { return true };
@@ -162,7 +161,7 @@ impl Output for Lines {
             return false;
         }
         let path = file.path.clone();
-        match self.open_anew(Keeps::Nothing) {
+        match self.open_anew(keeps) {
             Ok(()) => log::info!("session records go on in a new {}", path.display()),
             Err(error) => log::error!(
                 "{} cannot be opened again: {error}; records go on to the old file",
@@ -241,10 +240,10 @@ mod tests {
         output.out.write_all(b"a record\n").expect("into the buffer");
         fs::rename(&path, dir.path().join("moved")).expect("rename");
         is_full.store(true, Ordering::Relaxed);
-        assert!(!output.reopen(&fate));
+        assert!(!output.reopen(Keeps::All, &fate));
         assert!(!path.exists());
         is_full.store(false, Ordering::Relaxed);
-        assert!(output.reopen(&fate));
+        assert!(output.reopen(Keeps::All, &fate));
         assert!(path.exists());
     }
 }

@@ -18,8 +18,14 @@ use crate::privileges;
 /// How often a reader of the output sees new records at the latest.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For how long a sink is waited for at the end.
+/// For how long a sink that takes nothing is waited for at the end, before it is passed over.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long sinks may take to write what they have, once they are told to end: all of them together.
+pub(super) const ENDING: Duration = Duration::from_secs(3);
+
+/// How long one that has been given up may take to notice; more than a send to a socket lasts.
+const NOTICING: Duration = Duration::from_millis(500);
 
 /// What a sink writes to.
 pub(super) trait Output: Send {
@@ -43,9 +49,18 @@ pub(super) trait Output: Send {
 
     /// Opens the file anew if its name no longer leads to it; nothing where there is no file. Returns false if that is to be asked again, as
     /// what goes to the file before has not gone there yet.
-    fn reopen(&mut self, _fate: &Fate) -> bool {
+    fn reopen(&mut self, _keeps: Keeps, _fate: &Fate) -> bool {
         true
     }
+}
+
+/// What a file keeps that stands where a sink goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// All: it is somebody's.
+    All,
+    /// Nothing: it is of a sink that was opened and never used.
+    Nothing,
 }
 
 /// What becomes of a sink's records, and whether it is to end.
@@ -55,7 +70,9 @@ pub(super) struct Fate {
     lost: AtomicU64,
     left_out: AtomicU64,
     reopen: AtomicBool,
+    begin_anew: AtomicBool,
     stop: AtomicBool,
+    is_given_up: AtomicBool,
     /// Names that hold from now on.
     names: Mutex<Option<Arc<NameTable>>>,
 }
@@ -81,6 +98,24 @@ impl Fate {
 
     pub(super) fn ask_to_reopen(&self) {
         self.reopen.store(true, Ordering::Relaxed);
+    }
+
+    /// The same where what stands under the name was never used.
+    pub(super) fn ask_to_begin_anew(&self) {
+        self.begin_anew.store(true, Ordering::Relaxed);
+    }
+
+    /// What the file is asked to be opened anew for, since this was asked last.
+    fn asked(&self) -> Option<(&AtomicBool, Keeps)> {
+        let asked = [(&self.begin_anew, Keeps::Nothing), (&self.reopen, Keeps::All)];
+        asked
+            .into_iter()
+            .find(|(asked, _)| asked.swap(false, Ordering::Relaxed))
+    }
+
+    /// Whether what is not written yet is lost.
+    fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
     }
 }
 
@@ -157,19 +192,28 @@ impl Sink {
         }
     }
 
-    /// Waits for the thread to end, as long as its output takes something every two seconds: one that takes nothing would hold up the end of
-    /// the engine, or a reload, for ever.
-    fn ends(&self, thread: &JoinHandle<()>) -> bool {
-        let mut settled = self.fate.settled();
-        let mut deadline = Instant::now() + 2 * PATIENCE;
-        while !thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-            if self.fate.settled() != settled {
-                settled = self.fate.settled();
-                deadline = Instant::now() + 2 * PATIENCE;
+    fn tell_to_end(&self) {
+        self.fate.stop.store(true, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Waits for the thread to end, until `deadline`: what is not written then is lost.
+    fn end_by(&mut self, deadline: Instant) {
+        let Some(thread) = self.thread.take() else { return };
+        if !is_finished_by(&thread, deadline) {
+            log::error!("{} is too slow: the rest of its session records is lost", self.to);
+            self.fate.is_given_up.store(true, Ordering::Release);
+            if !is_finished_by(&thread, Instant::now() + NOTICING) {
+                // It hangs in a write.
+                let all = self.pushed + self.refused;
+                return self.fate.lose(all.saturating_sub(self.fate.settled()));
             }
         }
-        thread.is_finished()
+        if thread.join().is_err() {
+            log::error!("the thread that writes session records to {} has panicked", self.to);
+        }
     }
 
     /// Has numbers mean this from now on.
@@ -178,9 +222,9 @@ impl Sink {
         *self.fate.names.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(names));
     }
 
-    /// Waits until there is room for a record; for a sink that takes nothing for a second, never again.
-    pub(super) fn wait_for_room(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until there is room for a record, or until `deadline`; for a sink that takes nothing for a second, never again.
+    pub(super) fn wait_for_room(&mut self, deadline: Instant) {
+        let deadline = deadline.min(Instant::now() + PATIENCE);
         while self.ring.is_full() && !self.is_stuck {
             std::thread::sleep(Duration::from_millis(1));
             self.is_stuck = Instant::now() >= deadline;
@@ -191,26 +235,38 @@ impl Sink {
         WatchedSink {
             to: self.to.clone(),
             fate: Arc::clone(&self.fate),
+            is_past: false,
+        }
+    }
+
+    /// The same, as it has no place any more.
+    pub(super) fn leaving(&self) -> WatchedSink {
+        WatchedSink {
+            is_past: true,
+            ..self.watched()
         }
     }
 }
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        self.fate.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            if !self.ends(&thread) {
-                log::error!("{} takes nothing: session records for it are lost", self.to);
-                return self
-                    .fate
-                    .lose((self.pushed + self.refused).saturating_sub(self.fate.settled()));
-            }
-            if thread.join().is_err() {
-                log::error!("the thread that writes session records to {} has panicked", self.to);
-            }
-        }
+        self.tell_to_end();
+        self.end_by(Instant::now() + ENDING);
     }
+}
+
+/// Has sinks write what they have, all at the same time, and waits for them.
+pub(super) fn end_all(mut sinks: Vec<Sink>) {
+    sinks.iter().for_each(Sink::tell_to_end);
+    let deadline = Instant::now() + ENDING;
+    sinks.iter_mut().for_each(|sink| sink.end_by(deadline));
+}
+
+fn is_finished_by(thread: &JoinHandle<()>, deadline: Instant) -> bool {
+    while !thread.is_finished() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    thread.is_finished()
 }
 
 /// A sink as others see it.
@@ -218,9 +274,16 @@ impl Drop for Sink {
 pub(super) struct WatchedSink {
     to: String,
     pub(super) fate: Arc<Fate>,
+    /// It has no place any more, and writes what it has.
+    pub(super) is_past: bool,
 }
 
 impl WatchedSink {
+    /// Whether nothing of the sink is left but what it has counted.
+    pub(super) fn has_ended(&self) -> bool {
+        Arc::strong_count(&self.fate) == 1
+    }
+
     pub(super) fn totals(&self) -> SinkTotals {
         SinkTotals {
             to: self.to.clone(),
@@ -251,6 +314,9 @@ impl Writer {
                 self.output.set_names(&names);
             }
             let taken = self.drain();
+            if self.fate.is_given_up() {
+                return self.fate.lose(self.output.pending() + self.ring.slots() as u64);
+            }
             if last_round || flushed_at.elapsed() >= FLUSH_INTERVAL {
                 let flushed = self.output.flush(&self.fate);
                 self.note(flushed, true);
@@ -259,8 +325,10 @@ impl Writer {
             if last_round {
                 return self.fate.lose(self.output.pending());
             }
-            if self.fate.reopen.swap(false, Ordering::Relaxed) && !self.output.reopen(&self.fate) {
-                self.fate.reopen.store(true, Ordering::Relaxed);
+            if let Some((asked, keeps)) = self.fate.asked()
+                && !self.output.reopen(keeps, &self.fate)
+            {
+                asked.store(true, Ordering::Relaxed);
             }
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);
@@ -272,6 +340,9 @@ impl Writer {
     fn drain(&mut self) -> usize {
         let waiting = self.ring.slots();
         for _ in 0..waiting {
+            if self.fate.is_given_up() {
+                break;
+            }
             let Ok(record) = self.ring.pop() else { break };
             let put = self.output.put(&record, &self.fate);
             self.note(put, false);

@@ -68,14 +68,29 @@ pub(super) fn check(
             );
         }
         let Some(to) = to else { continue };
-        if !taken.insert(to.to_string()) {
+        let names = names_of(&to, sink.rotation.keep);
+        if taken.contains(&names[0]) {
             source.complain(&at, format!("names {to} a second time"));
+        } else if let Some(name) = names.iter().find(|name| taken.contains(*name)) {
+            source.complain(&at, format!("puts its file aside as {name}, which another sink has"));
         }
+        taken.extend(names);
         if raw.enabled != Some(false) {
             sinks.push(sink);
         }
     }
     sinks
+}
+
+/// What a sink writes to: of a file also the names that it is put aside under.
+fn names_of(to: &Destination, keep: u8) -> Vec<String> {
+    let Destination::File(path) = to else {
+        return vec![to.to_string()];
+    };
+    // `a//b` and `./a/b` are `a/b`.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let aside = (1..=keep.max(1)).map(|number| format!("{}.{number}", path.display()));
+    [path.display().to_string()].into_iter().chain(aside).collect()
 }
 
 fn destination(source: &mut Source<'_>, at: &At, raw: &RawRecords) -> Option<Destination> {
