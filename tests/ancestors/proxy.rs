@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -24,11 +24,15 @@ const NETWORK: &str = "192.168.222.0/24";
 /// `ipnet` and `engine.port` of their files.
 const PROXY: &str = "192.168.222.1:999";
 
+/// One engine at a time: each has two workers, and segments are counted exactly, none of which may be sent again for want of a core.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A proxy at work.
 pub(crate) struct Proxy {
     // Dropped in this order: nothing runs in a namespace that is gone.
     process: Process,
     rig: Rig,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Proxy {
@@ -37,6 +41,8 @@ impl Proxy {
     /// Three words of the file are replaced: the NIC is a port of the rig, its core the last one that this machine has, and the namespace
     /// of its addresses one of the test's own, as all files name the same and tests run beside each other. Two cores stay two. One word is added: their card is imitated, for the rig's port has one queue and no Flow Director.
     pub(crate) fn start(name: &str) -> Option<Self> {
+        // A test that has failed leaves nothing behind.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let rig = Rig::for_test(RigOptions::default(), &[])?;
         for (place, address) in [(Place::Servers, SERVERS), (Place::Clients, CLIENTS)] {
             let add = ["address", "add", &format!("{address}/24"), "dev", "eth0"];
@@ -72,7 +78,11 @@ impl Proxy {
         process
             .wait_for("answers to pings", LIMIT, answers)
             .unwrap_or_else(|error| panic!("{error}"));
-        Some(Self { process, rig })
+        Some(Self {
+            process,
+            rig,
+            _alone: alone,
+        })
     }
 
     /// A client that connects to it and writes `words` at once.
