@@ -9,7 +9,7 @@ use rig::process::{self, Process};
 use rig::servers::{self, HTTP};
 use rig::{Place, Rig, RigError, RigOptions};
 
-use crate::setup::{LIMIT, Setup, binary, family_option};
+use crate::setup::{LIMIT, Setup, family_option};
 
 /// Which of the rig's clients is what.
 const SERVED: usize = 0;
@@ -78,14 +78,6 @@ fn run(setup: &Setup, program: &str, arguments: &[&str]) -> (i32, String) {
         Err(RigError::Failed { output, status, .. }) => (status.code().expect("no signal"), output),
         Err(error) => panic!("{program}: {error}"),
     }
-}
-
-/// What `ctl` says.
-fn ctl(setup: &Setup, arguments: &[&str]) -> String {
-    let socket = setup.rig.file("control").display().to_string();
-    let all = [&["ctl", "--socket", &socket], arguments].concat();
-    let output = setup.rig.run(Place::Engine, &binary().to_string_lossy(), &all, LIMIT);
-    output.expect("ctl is answered").text()
 }
 
 /// curl's exit code for a page asked from this address, and whether its connection was made.
@@ -195,37 +187,34 @@ fn who_is_put_into_a_list_is_refused_until_taken_out() {
         Process::start(&mut nc, &setup.rig.file(log)).expect("nc runs")
     });
     let are_shown = || {
-        let shown = ctl(&setup, &["show", "connections", "--json"]);
+        let shown = setup.ctl(&["show", "connections", "--json"]);
         shown.matches(&of_v4).count() == 2
     };
     process::wait_for("open connections", LIMIT, are_shown).expect("they are open");
     assert_ne!(curl(&setup, client).0, 0, "one too many");
     assert_eq!(curl(&setup, client_v6).0, 0);
-    let shown = ctl(&setup, &["show", "limits", "--json"]);
+    let shown = setup.ctl(&["show", "limits", "--json"]);
     // Its request, too, if that was sent before the RST came.
     assert!(
         shown.contains("\"refused\":1") || shown.contains("\"refused\":2"),
         "{shown}"
     );
     assert!(shown.contains("\"kind\":\"client\""), "{shown}");
-    ctl(
-        &setup,
-        &["list", "add", "noticed", &of_v4, &of_v6, "--ttl", "1h", "--kill"],
-    );
+    setup.ctl(&["list", "add", "noticed", &of_v4, &of_v6, "--ttl", "1h", "--kill"]);
     for mut nc in open {
         nc.wait(LIMIT).expect("its connection is ended");
     }
     for client in [client, client_v6] {
         assert_eq!(curl(&setup, client), (TIMED_OUT, false), "{client}");
     }
-    let shown = ctl(&setup, &["list", "show"]);
+    let shown = setup.ctl(&["list", "show"]);
     let noticed = shown.lines().find(|line| line.starts_with("noticed"));
     assert!(noticed.is_some_and(|line| line.contains('2')), "{shown}");
-    ctl(&setup, &["list", "del", "noticed", &of_v4]);
+    setup.ctl(&["list", "del", "noticed", &of_v4]);
     assert_eq!(curl(&setup, client).0, 0);
     assert_eq!(curl(&setup, client_v6).0, TIMED_OUT);
     // For a second, after which nobody has to take it out.
-    ctl(&setup, &["list", "add", "noticed", &of_v4, "--ttl", "1s"]);
+    setup.ctl(&["list", "add", "noticed", &of_v4, "--ttl", "1s"]);
     let is_served = || curl(&setup, client).0 == 0;
     process::wait_for("service again", Duration::from_secs(20), is_served).expect("it is taken out by itself");
     setup.finish();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rig::engine::{Engine, EngineOptions, Report};
 use rig::process::Process;
-use rig::{Rig, RigError, RigOptions};
+use rig::{Place, Rig, RigError, RigOptions};
 use rustix::process::Signal;
 
 /// More than any program here needs on a busy machine with two cores.
@@ -15,6 +15,11 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// The engine's program.
 pub(crate) fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_proxyengine"))
+}
+
+/// The table that has an engine answer [`Setup::ctl`].
+pub(crate) fn control(rig: &Rig) -> String {
+    format!("\n[control]\nsocket = \"{}\"\n", rig.file("control").display())
 }
 
 /// A rig with the engine on it.
@@ -62,6 +67,14 @@ impl Setup {
             .wait_until_known(servers)
             .unwrap_or_else(|error| panic!("nothing is known of the servers: {error}"));
         self
+    }
+
+    /// Where `ctl` asks an engine whose configuration has [`control`].
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
+        let socket = self.rig.file("control").display().to_string();
+        let all = [&["ctl", "--socket", &socket], arguments].concat();
+        let output = self.rig.run(Place::Engine, &binary().to_string_lossy(), &all, LIMIT);
+        output.expect("ctl is answered").text()
     }
 
     /// Stops the engine, checks that it has lost nothing, and gives back its report and the rig.
