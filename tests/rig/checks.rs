@@ -260,6 +260,14 @@ fn servers_that_listen_and_do_not_serve_are_down() {
     assert!(session.is_running());
     checked.first[1].signal(Signal::TERM);
     checked.wait_for_server("database-1", "wrong", "down");
+    // redis answers nobody for some seconds.
+    let at = rig.server_v4(0).to_string();
+    let pause = ["-h", &at, "-p", &REDIS.to_string(), "CLIENT", "PAUSE", "4000", "ALL"];
+    let paused = rig.run(Place::Clients, "redis-cli", &pause, LIMIT).expect("redis-cli");
+    assert_eq!(paused.text().trim(), "OK");
+    checked.wait_for_server("cache-1", "unanswered", "down");
+    assert_ne!(checked.ask(3), Some(0));
+    checked.wait_for_server("cache-1", "passed", "up");
     // The kernel still accepts for these.
     for (server, name) in [(2, "directory-1"), (3, "cache-1"), (4, "shop-1")] {
         checked.first[server].signal(Signal::STOP);
