@@ -50,6 +50,7 @@ mod quotas;
 mod quotas_changed;
 mod refusing;
 mod reload;
+mod reload_drawn;
 mod restart;
 mod resting;
 mod rounds;
