@@ -220,3 +220,31 @@ fn the_source_addresses_of_a_forgotten_server_are_not_ours() {
     let (forgotten, _) = without.without_past(&Named::default()).expect("something was past");
     assert!(!is_ours(&forgotten));
 }
+
+/// Servers that are gone have their numbers until no connection names them: more than 65 535 together are refused, and nothing changes.
+#[test]
+fn a_reload_that_needs_more_numbers_than_there_are_is_refused() {
+    let servers = |network: u8| -> String {
+        let line = |n: u16| {
+            format!(
+                "{{ name = \"s{network}-{n}\", address = \"10.{network}.{}.{}:80\" }},\n",
+                n >> 8,
+                n & 0xff
+            )
+        };
+        let lines: String = (0..40_000).map(line).collect();
+        let head = "[engine]\nname = \"many\"\ncores = [0]\n";
+        let port = "[[port]]\nname = \"left\"\ndevice = \"net_ring0\"\naddresses = [\"10.0.0.1/8\"]\n";
+        let listener = "[[listener]]\nname = \"l\"\naddresses = [\"10.0.0.2:80\"]\ndefault = \"p\"\n";
+        format!("{head}{port}{listener}[[pool]]\nname = \"p\"\nservers = [\n{lines}]\n")
+    };
+    let running = parse(&servers(1));
+    let error = running.reload_text(&servers(2), "f.toml").expect_err("80 000 numbers");
+    assert!(error.to_string().contains("65535 servers"), "{error}");
+    // Once those before are forgotten there is room.
+    let (less, _) = running
+        .reload_text(&servers(1).replace("10.1.0.0:80", "10.3.0.0:80"), "f.toml")
+        .expect("40 001");
+    let (forgotten, _) = less.without_past(&Named::default()).expect("one is past");
+    assert!(!forgotten.has_past());
+}
