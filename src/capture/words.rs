@@ -96,15 +96,14 @@ pub(super) fn parties(
     let Some(facts) = facts else { return text };
     let address = unmapped(u128::from_ne_bytes(facts.client));
     _ = write!(text, " client={}", SocketAddr::new(address, facts.client_port));
-    let named = |list: &[netfcts::format::Named], index: u16| list.get(usize::from(index)).map(|of| of.name.clone());
-    if let Some(name) = listener.and_then(|listener| named(&names.listeners, listener)) {
+    if let Some(name) = listener.and_then(|listener| names.listeners.get(usize::from(listener))) {
         _ = write!(text, " listener={name}");
     }
     if let Some(rule) = rule {
         _ = write!(text, " rule={rule}");
     }
-    if let Some(name) = facts.server.and_then(|server| named(&names.servers, server.0)) {
-        _ = write!(text, " server={name}");
+    if let Some(server) = facts.server.and_then(|server| names.servers.get(server.index())) {
+        _ = write!(text, " server={}", server.name);
     }
     text
 }

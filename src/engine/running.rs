@@ -1,6 +1,5 @@
 //! An engine that runs: it is looked at, goes on with another configuration, drains and ends.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -392,30 +391,21 @@ pub(super) fn servers_of(config: &Config) -> Vec<ServerReport> {
 
 /// What the numbers in the records mean.
 pub(super) fn names_of(config: &Config, clock: &Clock) -> NameTable {
-    let named = |name: &str, address: SocketAddr| Named {
-        name: name.to_owned(),
-        address,
-    };
-    // A listener has many addresses; the first stands for it.
-    let listener = |listener: &config::ListenerConfig| {
-        let first = listener.addresses.first();
-        let address = first.map(|address| SocketAddr::new(address.ip, *address.ports.start()));
-        named(
-            &listener.name,
-            address.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
-        )
+    let named = |server: &config::ServerConfig| Named {
+        name: server.name.clone(),
+        address: server.address,
     };
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_nanos();
     NameTable {
-        listeners: config.listeners().iter().map(listener).collect(),
-        servers: config
-            .servers()
+        listeners: config
+            .listeners()
             .iter()
-            .map(|server| named(&server.name, server.address))
+            .map(|listener| listener.name.clone())
             .collect(),
+        servers: config.servers().iter().map(named).collect(),
         local_addresses: config.addresses(),
         classes: config.classes().iter().map(|class| class.name.clone()).collect(),
         epoch_ns: u64::try_from(since_1970)

@@ -39,8 +39,7 @@ impl Filter {
         (self.sample == 1 || is_sampled(record, self.sample))
             && record.duration() >= only.longer_than
             && (only.causes.is_empty() || only.causes.contains(&record.cause(Side::Client)))
-            && (only.listeners.is_empty()
-                || named(&only.listeners, self.names.listener(record).map(|named| &*named.name)))
+            && (only.listeners.is_empty() || named(&only.listeners, self.names.listener(record)))
             && (only.servers.is_empty() || named(&only.servers, self.names.server(record).map(|named| &*named.name)))
     }
 }

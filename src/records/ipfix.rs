@@ -204,12 +204,12 @@ impl Flows {
     fn put_record(&mut self, template: Template, record: &SessionRecord) {
         let start = self.names.start_ns(record) / 1_000_000;
         let end = start.saturating_add(record.duration().as_millis() as u64);
-        let listener = self.names.listener(record).map(|named| named.address);
+        let called = self.names.called(record);
         let message = &mut self.message;
         put_address(message, template.before, Some(record.client()));
-        put_address(message, template.before, listener.map(|address| address.ip()));
+        put_address(message, template.before, called.map(|called| called.ip()));
         message.extend_from_slice(&record.client_port.to_be_bytes());
-        message.extend_from_slice(&listener.map_or(0, |address| address.port()).to_be_bytes());
+        message.extend_from_slice(&record.called_port.to_be_bytes());
         message.push(6);
         for number in [
             start,

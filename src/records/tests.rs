@@ -370,7 +370,7 @@ fn a_filter_takes_what_all_of_its_lists_name() {
         address: "192.0.2.1:80".parse().expect("address"),
     };
     let names = NameTable {
-        listeners: vec![named("web"), named("ldap")],
+        listeners: vec!["web".to_owned(), "ldap".to_owned()],
         servers: vec![named("s0")],
         ..NameTable::default()
     };

@@ -120,7 +120,7 @@ fn a_server_is_called_from_another_port_if_the_flow_of_one_has_no_place() {
     // The first record is of the connection that showed the source port.
     let record = bench.records()[1];
     assert_eq!(
-        (record.servers_tried, record.cause(Side::Client)),
+        (record.servers_tried(), record.cause(Side::Client)),
         (1, Cause::ActiveClose)
     );
 }

@@ -94,7 +94,7 @@ fn an_overdue_call_goes_to_another_server_with_the_same_bytes(usual: u64, bound:
     bench.receive(&client.segment(TcpFlags::RST, b""));
     let record = bench.records().pop().expect("a record");
     assert_eq!(
-        (record.cause(Side::Client), record.servers_tried),
+        (record.cause(Side::Client), record.servers_tried()),
         (Cause::ActiveRst, 2)
     );
     bench.assert_all_returned();
@@ -197,7 +197,7 @@ fn calls_given_up_use_up_no_tries() {
     assert_eq!((reset.to, reset.seq), (client.me, client.ack));
     let record = bench.records().pop().expect("a record");
     assert_eq!(
-        (record.cause(Side::Client), record.servers_tried),
+        (record.cause(Side::Client), record.servers_tried()),
         (Cause::ServerRefused, 11)
     );
     bench.assert_all_returned();

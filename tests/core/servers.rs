@@ -55,7 +55,7 @@ fn all_servers_silent_ends_in_a_reset_to_the_client() {
     assert_eq!((reset.to, reset.seq), (client.me, client.ack));
     let record = bench.records()[0];
     assert_eq!(
-        (record.cause(Side::Client), record.servers_tried),
+        (record.cause(Side::Client), record.servers_tried()),
         (Cause::ServerTimeout, 4),
         "the last one is tried once more"
     );
@@ -95,7 +95,7 @@ fn the_only_server_is_called_anew_when_it_was_silent() {
     let (_, held) = Server::from_syn(&syns[2]).accept(&mut bench);
     assert_eq!(only(held).payload, b"1 hello");
     bench.finish();
-    assert_eq!(bench.records()[0].servers_tried, 3);
+    assert_eq!(bench.records()[0].servers_tried(), 3);
     bench.assert_all_returned();
 }
 
@@ -109,7 +109,7 @@ fn retries_are_counted_and_a_refusal_ends_them() {
         // The harness looks every 50 ms, and each SYN waits for it.
         let reset = only(bench.wait(Duration::from_millis(800)));
         assert_eq!((reset.to, reset.seq), (client.me, client.ack));
-        assert_eq!(bench.records()[0].servers_tried, retries + 1);
+        assert_eq!(bench.records()[0].servers_tried(), retries + 1);
         bench.assert_all_returned();
     }
     let mut bench = bench_with("retries = 2", "");
@@ -119,7 +119,7 @@ fn retries_are_counted_and_a_refusal_ends_them() {
     assert_eq!((reset.to, reset.seq), (client.me, client.ack));
     let record = bench.records()[0];
     assert_eq!(
-        (record.cause(Side::Client), record.servers_tried),
+        (record.cause(Side::Client), record.servers_tried()),
         (Cause::ServerRefused, 2)
     );
     bench.assert_all_returned();

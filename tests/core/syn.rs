@@ -136,7 +136,7 @@ fn the_record_tells_of_a_handshake_end_to_end() {
     let record = bench.records()[0];
     assert_eq!(record.cause(Side::Client), Cause::ActiveClose);
     assert!(!record.flags().contains(RecordFlags::COOKIE));
-    assert_eq!(record.servers_tried, 1);
+    assert_eq!(record.servers_tried(), 1);
     assert_eq!((record.packets_to_server, record.packets_to_client), (4, 2));
     let states: Vec<_> = record
         .changes()

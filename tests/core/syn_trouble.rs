@@ -38,7 +38,7 @@ fn a_refused_syn_goes_to_the_next_server_and_at_last_the_client_is_told() {
     assert_eq!((reset.seq, reset.ack), (0, CLIENT_ISN.wrapping_add(1)));
     let record = bench.records()[0];
     assert_eq!(
-        (record.cause(Side::Client), record.servers_tried),
+        (record.cause(Side::Client), record.servers_tried()),
         (Cause::ServerRefused, 3)
     );
     assert_eq!(bench.proxy.usage(), Usage::default());
@@ -61,7 +61,7 @@ fn silent_servers_are_passed_over_without_the_clients_help() {
     assert_eq!(sent.len(), 2, "the third, and once more the last: {sent:#?}");
     let record = bench.records()[0];
     assert_eq!(
-        (record.cause(Side::Client), record.servers_tried),
+        (record.cause(Side::Client), record.servers_tried()),
         (Cause::ServerTimeout, 4)
     );
     bench.assert_all_returned();

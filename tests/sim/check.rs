@@ -173,7 +173,7 @@ fn describe(record: &SessionRecord) -> String {
         record.cause(Side::Client),
         record.server,
         record.local_port,
-        record.servers_tried,
+        record.servers_tried(),
         record.flags(),
         record.bytes_to_server(),
         record.bytes_to_client(),
@@ -207,7 +207,7 @@ impl<'a> Case<'a> {
         // Every server that it may have been tried at, unless it was served by the first.
         let tried = records
             .iter()
-            .any(|record| record.servers_tried > 1 || record.local_port == 0);
+            .any(|record| record.servers_tried() > 1 || record.local_port == 0);
         let mut candidates: Vec<u16> = records
             .iter()
             .map(|record| record.server)
@@ -468,7 +468,7 @@ impl<'a> Case<'a> {
     /// The client's only copy was given up, or its SYN had to wait for the second server, while servers were called that did not
     /// answer. Its timer has doubled meanwhile (RFC 6298 5.5), so that one repetition that is lost is a minute, as long as `select`.
     fn may_repeat_too_late(&self, record: &SessionRecord) -> bool {
-        let called_again = self.scenario.binding == Binding::Syn && record.servers_tried > 1;
+        let called_again = self.scenario.binding == Binding::Syn && record.servers_tried() > 1;
         let has_waited = called_again || record.flags().contains(RecordFlags::COPY_GIVEN_UP);
         has_waited && self.touched.by_server && self.touched.client.lost > 0
     }

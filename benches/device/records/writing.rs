@@ -79,7 +79,7 @@ fn names() -> NameTable {
         })
     };
     NameTable {
-        listeners: named("bench", "10.1.255.254:8080").into_iter().collect(),
+        listeners: vec!["bench".to_owned()],
         servers: (0..4)
             .filter_map(|index| named(&format!("s{index}"), &format!("10.2.0.{}:80", index + 1)))
             .collect(),
@@ -111,7 +111,7 @@ fn ended(number: u32) -> Ended {
             client: (client, number as u16),
             server: (number % 4) as u16,
             packets: (5, 4),
-            bytes: (16, 8),
+            bytes: (16.into(), 8.into()),
             local: (1, 1024),
             at: at(300),
             ..Ends::default()

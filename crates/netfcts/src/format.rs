@@ -42,7 +42,7 @@ impl FromStr for RecordFormat {
     }
 }
 
-/// A listener or server of the configuration.
+/// A server of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Named {
     /// Its name in the configuration.
@@ -54,11 +54,11 @@ pub struct Named {
 /// What the indices in a record mean.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NameTable {
-    /// By `SessionRecord::listener`.
-    pub listeners: Vec<Named>,
+    /// Names of listeners, by `SessionRecord::listener`.
+    pub listeners: Vec<String>,
     /// By `SessionRecord::server`.
     pub servers: Vec<Named>,
-    /// By `SessionRecord::local_address`.
+    /// By `SessionRecord::local_address` and `SessionRecord::called_address`.
     pub local_addresses: Vec<IpAddr>,
     /// By `SessionRecord::class`.
     pub classes: Vec<String>,
@@ -67,9 +67,15 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// The listener that the client called.
-    pub fn listener(&self, record: &SessionRecord) -> Option<&Named> {
-        self.listeners.get(usize::from(record.listener))
+    /// The name of the listener that the client called.
+    pub fn listener(&self, record: &SessionRecord) -> Option<&str> {
+        self.listeners.get(usize::from(record.listener)).map(String::as_str)
+    }
+
+    /// The address and port that the client called.
+    pub fn called(&self, record: &SessionRecord) -> Option<SocketAddr> {
+        let address = self.local_addresses.get(usize::from(record.called_address))?;
+        Some(SocketAddr::new(*address, record.called_port))
     }
 
     /// The server, if one was chosen.
@@ -175,7 +181,10 @@ fn write_text(out: &mut String, index: u64, record: &SessionRecord, names: &Name
     if let Some((address, port)) = record.peer() {
         write!(out, "through {}, ", SocketAddr::new(address, port))?;
     }
-    write!(out, "{}, ", OrDash(names.listener(record)))?;
+    match (names.listener(record), names.called(record)) {
+        (Some(name), Some(called)) => write!(out, "{name} {called}, ")?,
+        _ => out.push_str("-, "),
+    }
     write!(out, "{}, {}, ", OrDash(local), OrDash(names.server(record)))?;
     write!(
         out,
@@ -243,15 +252,15 @@ fn write_csv(out: &mut String, record: &SessionRecord, names: &NameTable, sample
         record.client(),
         record.client_port
     )?;
-    write_csv_text(out, listener.map_or("", |named| &named.name));
-    write!(out, ",{},", OrEmpty(listener.map(|named| named.address)))?;
+    write_csv_text(out, listener.unwrap_or_default());
+    write!(out, ",{},", OrEmpty(names.called(record)))?;
     write!(out, "{},{},", OrEmpty(names.local_address(record)), record.local_port)?;
     write_csv_text(out, server.map_or("", |named| &named.name));
     write!(
         out,
         ",{},{},",
         OrEmpty(server.map(|named| named.address)),
-        record.servers_tried
+        record.servers_tried()
     )?;
     write!(
         out,
@@ -320,17 +329,19 @@ fn write_json(out: &mut String, record: &SessionRecord, names: &NameTable, sampl
     if let Some((address, port)) = record.peer() {
         write!(out, ",\"peer\":\"{address}\",\"peer_port\":{port}")?;
     }
-    write_json_named(out, "listener", listener)?;
+    write_json_named(out, "listener", listener, names.called(record))?;
     match names.local_address(record) {
         Some(address) => write!(out, ",\"local_address\":\"{address}\"")?,
         None => out.push_str(",\"local_address\":null"),
     }
     write!(out, ",\"local_port\":{}", record.local_port)?;
-    write_json_named(out, "server", server)?;
+    let (name, address) = (server.map(|of| &*of.name), server.map(|of| of.address));
+    write_json_named(out, "server", name, address)?;
     write!(
         out,
         ",\"servers_tried\":{},\"core\":{}",
-        record.servers_tried, record.core
+        record.servers_tried(),
+        record.core
     )?;
     write!(out, ",\"packets_to_server\":{}", record.packets_to_server)?;
     write!(out, ",\"bytes_to_server\":{}", record.bytes_to_server())?;
@@ -393,13 +404,13 @@ fn write_json_legs(out: &mut String, legs: &Legs) -> fmt::Result {
     Ok(())
 }
 
-fn write_json_named(out: &mut String, key: &str, named: Option<&Named>) -> fmt::Result {
-    let Some(named) = named else {
+fn write_json_named(out: &mut String, key: &str, name: Option<&str>, address: Option<SocketAddr>) -> fmt::Result {
+    let (Some(name), Some(address)) = (name, address) else {
         return write!(out, ",\"{key}\":null,\"{key}_address\":null");
     };
     write!(out, ",\"{key}\":")?;
-    write_json_text(out, &named.name)?;
-    write!(out, ",\"{key}_address\":\"{}\"", named.address)
+    write_json_text(out, name)?;
+    write!(out, ",\"{key}_address\":\"{address}\"")
 }
 
 /// RFC 8259 7: quote, backslash and control characters must be escaped.
@@ -440,9 +451,11 @@ mod tests {
             address: address.parse().unwrap(),
         };
         NameTable {
-            listeners: vec![named("web", "192.0.2.1:80"), named("web6", "[2001:db8::1]:80")],
+            listeners: vec!["web".to_owned(), "web6".to_owned()],
             servers: vec![named(server, "[2001:db8:1::5]:8080")],
-            local_addresses: vec!["2001:db8:1::1".parse().unwrap()],
+            local_addresses: ["2001:db8:1::1", "192.0.2.1", "2001:db8::1"]
+                .map(|of| of.parse().unwrap())
+                .to_vec(),
             classes: vec!["office".to_owned()],
             epoch_ns: 1_000,
         }
@@ -457,18 +470,20 @@ mod tests {
         record.push_state(Side::Server, State::Established, at(60));
         record.push_state(Side::Server, State::FinWait1, at(90));
         record.push_state(Side::Client, State::Closed, at(95));
-        (record.server, record.local_port, record.servers_tried) = (0, 5_000, 1);
+        (record.called_address, record.called_port) = (1, 80);
+        (record.server, record.local_port) = (0, 5_000);
+        record.note_server();
         (record.packets_to_server, record.packets_to_client) = (7, 6);
         record.set_bytes(16, 8);
-        record.set_cause(Side::Client, Cause::PassiveClose);
-        record.set_cause(Side::Server, Cause::ActiveClose);
+        record.set_cause(Cause::PassiveClose);
         record.set_flags(RecordFlags::COOKIE | RecordFlags::PROXY_OUT);
         record
     }
 
     fn rejected() -> SessionRecord {
         let mut record = SessionRecord::new(Instant::ZERO, "2001:db8::7".parse().unwrap(), 1, 1, 0);
-        record.set_cause(Side::Client, Cause::SelectorReject);
+        (record.called_address, record.called_port) = (2, 80);
+        record.set_cause(Cause::SelectorReject);
         record
     }
 

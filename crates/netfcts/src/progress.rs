@@ -14,7 +14,7 @@ use e2d2::time::Instant;
 use crate::leg::{Side, mapped};
 use crate::record::{
     Cause, KEPT_FIRST, MAX_STAMP, NO_CLASS, NO_SERVER, PROXIED_KEPT_FIRST, PROXIED_STAMPS, RecordFlags, STAMPS,
-    SessionRecord, State,
+    SessionRecord, State, U48,
 };
 
 /// A side and a state.
@@ -56,6 +56,8 @@ pub struct Ends {
     pub client: ([u8; 16], u16),
     /// Index of the listener.
     pub listener: u16,
+    /// Index of our address that the client has called, and the port.
+    pub called: (u16, u16),
     /// Index of our address towards the server, or [`TRANSPARENT`](crate::record::TRANSPARENT), and our port; 0 before
     /// there is one.
     pub local: (u16, u16),
@@ -66,7 +68,7 @@ pub struct Ends {
     /// Segments passed on to server and client.
     pub packets: (u32, u32),
     /// Payload bytes passed on to server and client.
-    pub bytes: (u64, u64),
+    pub bytes: (U48, U48),
     /// Why it ended, as the client's side sees it.
     pub cause: Cause,
     /// Index of the client's class, or [`NO_CLASS`].
@@ -80,11 +82,12 @@ impl Default for Ends {
             at: Instant::ZERO,
             client: ([0; 16], 0),
             listener: 0,
+            called: (0, 0),
             local: (0, 0),
             server: NO_SERVER,
             core: 0,
             packets: (0, 0),
-            bytes: (0, 0),
+            bytes: (U48::default(), U48::default()),
             cause: Cause::Unknown,
             class: NO_CLASS,
         }
@@ -293,11 +296,12 @@ mod tests {
             at: Instant::from_nanos(START + 7_000),
             client: (CLIENT, 40_000),
             listener: 2,
+            called: (1, 80),
             local: (3, 4),
             server: 5,
             core: 1,
             packets: (6, 7),
-            bytes: (8, 9),
+            bytes: (8.into(), 9.into()),
             cause: Cause::ActiveClose,
             class: NO_CLASS,
         }
@@ -308,9 +312,9 @@ mod tests {
         let mut record = SessionRecord::new(Instant::from_nanos(START), IpAddr::from([10, 0, 0, 1]), 40_000, 2, 1);
         (record.local_address, record.local_port, record.server) = (3, 4, 5);
         (record.packets_to_server, record.packets_to_client) = (6, 7);
+        (record.called_address, record.called_port) = (1, 80);
         record.set_bytes(8, 9);
-        record.set_cause(Side::Client, Cause::ActiveClose);
-        record.set_cause(Side::Server, Cause::PassiveClose);
+        record.set_cause(Cause::ActiveClose);
         record
     }
 
@@ -363,7 +367,7 @@ mod tests {
                     }
                     Op::Server => {
                         progress.note_server();
-                        model.servers_tried += 1;
+                        model.note_server();
                     }
                 }
             }
@@ -401,7 +405,7 @@ mod tests {
     fn normalised(record: &SessionRecord) -> SessionRecord {
         let mut clean = self::record();
         clean.set_flags(record.flags() & !RecordFlags::PROXY_IN);
-        clean.servers_tried = record.servers_tried;
+        (0..record.servers_tried()).for_each(|_| clean.note_server());
         if record.peer().is_some() {
             clean.set_proxied_client(record.client(), record.client_port);
         }

@@ -24,6 +24,12 @@ pub(crate) const KEPT_FIRST: usize = 8;
 
 const STAMP_BYTES: usize = 5;
 
+/// Where in the flags stands how many times a server was called, and the most that has room there.
+const TRIED_SHIFT: u32 = 11;
+const MOST_TRIED: u8 = 31;
+
+const _: () = assert!(RecordFlags::all().bits() >> TRIED_SHIFT == 0);
+
 /// State changes that the record of a connection with an incoming PROXY header holds; the address and port of the peer
 /// that sent it stand in the place of the last four.
 pub const PROXIED_STAMPS: usize = 8;
@@ -295,22 +301,23 @@ pub struct SessionRecord {
     pub listener: u16,
     /// Index of the server, or [`NO_SERVER`].
     pub server: u16,
+    /// Flags, and in the upper five bits how many times a server was called.
     flags: u16,
     /// Twelve side bits, then the number of changes in the upper four.
     sides_and_count: u16,
     client_cause: Cause,
-    server_cause: Cause,
     /// The core that owned the connection.
     pub core: u8,
-    /// How many times a server was called for the connection, repetitions of a SYN not counted; a server that was called
-    /// anew counts again.
-    pub servers_tried: u8,
+    /// The port that the client called.
+    pub called_port: u16,
     states: [u8; STAMPS / 2],
     stamps: [u8; STAMPS * STAMP_BYTES],
     /// What was seen of its legs, if they were watched: that has the flag [`RecordFlags::SAMPLED`].
     pub legs: Option<Legs>,
     /// Index of the class that its client was in, or [`NO_CLASS`].
     pub class: u16,
+    /// Index of our address that the client called.
+    pub called_address: u16,
 }
 
 const _: () = assert!(size_of::<SessionRecord>() == 192 && align_of::<SessionRecord>() == 8);
@@ -324,27 +331,23 @@ impl SessionRecord {
             client_addr: ends.client.0,
             packets_to_server: ends.packets.0,
             packets_to_client: ends.packets.1,
-            bytes_to_server: write_u48(ends.bytes.0),
-            bytes_to_client: write_u48(ends.bytes.1),
+            bytes_to_server: ends.bytes.0.0,
+            bytes_to_client: ends.bytes.1.0,
             client_port: ends.client.1,
             local_port: ends.local.1,
             local_address: ends.local.0,
             listener: ends.listener,
             server: ends.server,
-            flags,
+            flags: flags | u16::from(servers_tried.min(MOST_TRIED)) << TRIED_SHIFT,
             sides_and_count: 0,
             client_cause: ends.cause,
-            server_cause: if ends.server == NO_SERVER {
-                Cause::Unknown
-            } else {
-                ends.cause.seen_from_server()
-            },
             core: ends.core,
-            servers_tried,
+            called_port: ends.called.1,
             states: [0; STAMPS / 2],
             stamps: [0; STAMPS * STAMP_BYTES],
             legs: None,
             class: ends.class,
+            called_address: ends.called.0,
         }
     }
 
@@ -386,24 +389,31 @@ impl SessionRecord {
 
     /// Payload bytes from client to server, each once however often it was sent.
     pub fn bytes_to_server(&self) -> u64 {
-        read_u48(self.bytes_to_server)
+        U48(self.bytes_to_server).get()
     }
 
     /// Payload bytes from server to client, each once however often it was sent.
     pub fn bytes_to_client(&self) -> u64 {
-        read_u48(self.bytes_to_client)
+        U48(self.bytes_to_client).get()
     }
 
     /// The flags set so far.
     pub fn flags(&self) -> RecordFlags {
-        RecordFlags::from_bits_retain(self.flags)
+        RecordFlags::from_bits_truncate(self.flags)
+    }
+
+    /// How many times a server was called for the connection, up to 31, repetitions of a SYN not counted; a server that was called
+    /// anew counts again.
+    pub fn servers_tried(&self) -> u8 {
+        (self.flags >> TRIED_SHIFT) as u8
     }
 
     /// Why the side ended.
     pub fn cause(&self, side: Side) -> Cause {
         match side {
             Side::Client => self.client_cause,
-            Side::Server => self.server_cause,
+            Side::Server if self.server == NO_SERVER => Cause::Unknown,
+            Side::Server => self.client_cause.seen_from_server(),
         }
     }
 
@@ -450,15 +460,24 @@ impl SessionRecord {
     }
 }
 
-fn read_u48(bytes: [u8; 6]) -> u64 {
-    let mut wide = [0; 8];
-    wide[..6].copy_from_slice(&bytes);
-    u64::from_le_bytes(wide)
+/// A count that stops at 2^48 - 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct U48([u8; 6]);
+
+impl U48 {
+    /// The number.
+    pub fn get(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
 }
 
-fn write_u48(value: u64) -> [u8; 6] {
-    let [a, b, c, d, e, f, _, _] = value.min((1 << 48) - 1).to_le_bytes();
-    [a, b, c, d, e, f]
+impl From<u64> for U48 {
+    #[inline]
+    fn from(value: u64) -> Self {
+        let [a, b, c, d, e, f, _, _] = value.min((1 << 48) - 1).to_le_bytes();
+        U48([a, b, c, d, e, f])
+    }
 }
 
 impl TryFrom<u8> for State {

@@ -195,11 +195,12 @@ impl Log {
                 connection.ends.client_port,
             ),
             listener: connection.listener,
+            called: (connection.ends.listener_address, connection.ends.listener_port),
             local: (local_address.unwrap_or(record::TRANSPARENT), local_port),
             server: (leg.map(|leg| leg.server).or(given_up)).map_or(record::NO_SERVER, |server| server.0),
             core,
             packets: (connection.packets_from_client, connection.packets_from_server),
-            bytes: (connection.bytes_to_server, connection.bytes_to_client),
+            bytes: (connection.bytes_to_server.into(), connection.bytes_to_client.into()),
             cause,
             class: class.unwrap_or(record::NO_CLASS),
         };

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// Connections of each pair of families: several messages, and the templates twice.
+/// Connections of each pair of families: several messages.
 const EACH: u16 = 100;
 
 fn names() -> NameTable {
@@ -22,11 +22,13 @@ fn names() -> NameTable {
         address: address.parse().expect("address"),
     };
     NameTable {
-        listeners: vec![named("192.0.2.1:80"), named("[2001:db8::1]:80")],
+        listeners: vec!["of both families".to_owned()],
         servers: vec![named("198.51.100.5:8080"), named("[2001:db8:1::5]:8080")],
         local_addresses: vec![
             "198.51.100.1".parse().expect("address"),
             "2001:db8:1::1".parse().expect("address"),
+            "192.0.2.1".parse().expect("address"),
+            "2001:db8::1".parse().expect("address"),
         ],
         classes: Vec::new(),
         epoch_ns: 1_700_000_000_000_000_000,
@@ -51,11 +53,11 @@ fn connections() -> Vec<Ended> {
                     progress,
                     ends: Ends {
                         client: (client.octets(), 10_000 * port + 1_000 * (server % 3) + number),
-                        listener: port - 1,
+                        called: (1 + port, 8_000 + port),
                         server,
                         local: if is_called { (server, 5_000 + number) } else { (0, 0) },
                         packets: (7, 6),
-                        bytes: (1_000 + u64::from(number), 1 << 33),
+                        bytes: ((1_000 + u64::from(number)).into(), (1 << 33).into()),
                         cause: if is_called {
                             Cause::PassiveClose
                         } else {
@@ -139,6 +141,9 @@ fn tshark_reads_every_message() {
         "cflow.post_nat_source_ipv6_address",
         "_ws.expert.message",
         "_ws.malformed",
+        "cflow.dstaddr",
+        "cflow.dstaddrv6",
+        "cflow.dstport",
     ];
     let output = Command::new("tshark")
         .args([
@@ -179,6 +184,9 @@ fn tshark_reads_every_message() {
     let (three, two) = (3 * usize::from(EACH), 2 * usize::from(EACH));
     assert_eq!((count(0, "203.0.113.7"), count(1, "2001:db8:9::7")), (three, three));
     assert_eq!((count(3, "198.51.100.1"), count(4, "2001:db8:1::1")), (two, two));
+    // Both are of one listener.
+    assert_eq!((count(7, "192.0.2.1"), count(8, "2001:db8::1")), (three, three));
+    assert_eq!((count(9, "8001"), count(9, "8002")), (three, three));
 }
 
 /// A collector that ends with the test.
@@ -231,6 +239,15 @@ fn nfdump_has_every_flow() {
         assert_eq!(
             (flow["proto"].as_u64(), flow["in_packets"].as_u64()),
             (Some(6), Some(7)),
+            "{flow}"
+        );
+        let called = (
+            flow["dst4_addr"].as_str().or(flow["dst6_addr"].as_str()),
+            flow["dst_port"].as_u64(),
+        );
+        let of_v4 = (Some("192.0.2.1"), Some(8_001));
+        assert!(
+            called == of_v4 || called == (Some("2001:db8::1"), Some(8_002)),
             "{flow}"
         );
         let first = flow["first"].as_str().expect("time");

@@ -22,13 +22,13 @@ impl SessionRecord {
             flags: 0,
             sides_and_count: 0,
             client_cause: Cause::Unknown,
-            server_cause: Cause::Unknown,
             core,
-            servers_tried: 0,
+            called_port: 0,
             states: [0; STAMPS / 2],
             stamps: [0; STAMPS * STAMP_BYTES],
             legs: None,
             class: NO_CLASS,
+            called_address: 0,
         }
     }
 
@@ -50,8 +50,13 @@ impl SessionRecord {
 
     /// Sets the payload bytes of both directions; they stop at 2^48 - 1.
     pub(crate) fn set_bytes(&mut self, to_server: u64, to_client: u64) {
-        self.bytes_to_server = write_u48(to_server);
-        self.bytes_to_client = write_u48(to_client);
+        self.bytes_to_server = U48::from(to_server).0;
+        self.bytes_to_client = U48::from(to_client).0;
+    }
+
+    /// Notes that a server is called.
+    pub(crate) fn note_server(&mut self) {
+        self.flags += u16::from(self.servers_tried() < MOST_TRIED) << TRIED_SHIFT;
     }
 
     /// Sets flags, in addition to those already set.
@@ -59,12 +64,9 @@ impl SessionRecord {
         self.flags |= flags.bits();
     }
 
-    /// Says why the side ended.
-    pub(crate) fn set_cause(&mut self, side: Side, cause: Cause) {
-        match side {
-            Side::Client => self.client_cause = cause,
-            Side::Server => self.server_cause = cause,
-        }
+    /// Says why it ended, as the client's side sees it.
+    pub(crate) fn set_cause(&mut self, cause: Cause) {
+        self.client_cause = cause;
     }
 
     /// Notes that `side` enters `state` at `now`.
