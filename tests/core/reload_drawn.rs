@@ -104,6 +104,8 @@ proptest! {
                 running.forget_past(rules);
             }
         }
+        // New servers are probed, and wait for what cookies have promised.
+        running.wait(Duration::from_secs(40));
         let last = versions.last().expect("one, at least");
         let is_by_hash = last.text().matches("policy = \"client_hash\"").count()
             + last.text().matches("policy = \"maglev\"").count()
