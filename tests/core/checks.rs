@@ -147,6 +147,13 @@ impl Farm {
     }
 }
 
+/// A core whose time begins with it, as an engine's does.
+fn from_zero(text: &str) -> Bench {
+    let quiet = |settings: &mut Settings| settings.promises.offer.probe = false;
+    let start = (text, Arc::default(), Instant::ZERO);
+    Bench::build(start, false, 0, quiet, |selector| selector)
+}
+
 fn refusal(syn: &Segment) -> Segment {
     Segment {
         ack: syn.seq.wrapping_add(1),
@@ -174,6 +181,23 @@ fn each_server_is_checked_once_a_second_at_a_time_of_its_own() {
         (farm.counted(CheckEvent::SynSent), farm.counted(CheckEvent::Passed)),
         (30, 30)
     );
+    farm.assert_all_returned();
+}
+
+/// At time zero no server has answered a call yet.
+#[test]
+fn the_first_checks_of_an_engine_are_not_saved_and_stay_apart() {
+    let mut farm = Farm::over(from_zero(&checked(DEFAULT)));
+    farm.run(Duration::from_secs(4));
+    assert_eq!(farm.counted(CheckEvent::Saved), 0);
+    for turn in 0..4 {
+        let mut times = [0, 1, 2].map(|server| farm.syns_to(server)[turn]);
+        times.sort_unstable();
+        assert!(
+            times[1] - times[0] > millis(5) && times[2] - times[1] > millis(5),
+            "turn {turn}: {times:?}"
+        );
+    }
     farm.assert_all_returned();
 }
 
@@ -329,6 +353,24 @@ fn live_calls_that_are_answered_save_checks() {
     farm.moods[0] = Mood::Silent;
     let took = farm.time_until(true);
     assert!(took >= SECOND && took <= millis(1300) + TICKS, "{took:?}");
+}
+
+/// What listens at one port says nothing about another.
+#[test]
+fn live_calls_save_no_check_of_another_port() {
+    let mut farm = Farm::new(&checked("{ kind = \"tcp\", port = 9000 }"));
+    for port in 0..20 {
+        call(&mut farm, 40000 + port);
+        farm.run(millis(200));
+    }
+    assert_eq!((farm.syns_to(0).len(), farm.counted(CheckEvent::Saved)), (4, 0));
+    // A check may name the port of the server itself.
+    let mut farm = Farm::new(&checked("{ kind = \"tcp\", port = 8080 }"));
+    for port in 0..20 {
+        call(&mut farm, 40000 + port);
+        farm.run(millis(200));
+    }
+    assert!(farm.counted(CheckEvent::Saved) >= 3);
 }
 
 #[test]

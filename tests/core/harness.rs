@@ -96,6 +96,9 @@ pub fn bound_with_syn(lines: &str) -> String {
     })
 }
 
+/// When the core starts, unless a test says otherwise.
+const STARTED: Instant = Instant::from_millis(100_000);
+
 /// What the keys of the flow table are made of, in an engine that was not restarted.
 pub const TABLE_SECRET: [u64; 2] = [3, 4];
 
@@ -175,13 +178,15 @@ impl Bench {
 
     /// One that asks its servers what they can do.
     pub fn probing(text: &str) -> Self {
-        Self::build((text, Arc::default()), false, 0, |_| {}, |selector| selector)
+        Self::build((text, Arc::default(), STARTED), false, 0, |_| {}, |selector| selector)
     }
 
     /// The engine after it has been started so many times: other secrets.
     pub fn restarted(text: &str, epoch: u8) -> Self {
         let quiet = |settings: &mut Settings| settings.promises.offer.probe = false;
-        Self::build((text, Arc::default()), false, epoch, quiet, |selector| selector)
+        Self::build((text, Arc::default(), STARTED), false, epoch, quiet, |selector| {
+            selector
+        })
     }
 
     /// With a selector that always names the pool.
@@ -207,18 +212,18 @@ impl<S: SelectServer> Bench<S> {
             settings.promises.offer.probe = false;
             adjust(settings);
         };
-        Self::build((text, Arc::default()), pool_only, 0, quiet, wrap)
+        Self::build((text, Arc::default(), STARTED), pool_only, 0, quiet, wrap)
     }
 
     /// One of several cores that share what all of them know.
     #[allow(dead_code)] // of one of the programs that share this
     pub fn sharing(text: &str, standby: &Arc<Standby>, wrap: impl FnOnce(Selector) -> S) -> Self {
         let quiet = |settings: &mut Settings| settings.promises.offer.probe = false;
-        Self::build((text, Arc::clone(standby)), false, 0, quiet, wrap)
+        Self::build((text, Arc::clone(standby), STARTED), false, 0, quiet, wrap)
     }
 
-    fn build(
-        (text, standby): (&str, Arc<Standby>),
+    pub fn build(
+        (text, standby, now): (&str, Arc<Standby>, Instant),
         pool_only: bool,
         epoch: u8,
         adjust: impl FnOnce(&mut Settings),
@@ -238,7 +243,6 @@ impl<S: SelectServer> Bench<S> {
             isn: [6 + epoch; 16],
             timestamp: 7_000_000,
         };
-        let now = Instant::ZERO + Duration::from_secs(100);
         let parts = CoreParts {
             settings,
             pool: pool.clone(),

@@ -68,8 +68,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let state = standby.server(server);
         let (word, answered_at) = (state.word(), state.answered_at());
-        // A SYN-ACK to a live call replaces a check by SYN, not one with content.
+        let settings = &self.settings.servers[usize::from(server)];
+        let (source, port) = (settings.check_source, check.port.unwrap_or(settings.port));
+        // A SYN-ACK to a live call replaces a check by SYN of the same port, not one with content. Of a server that has
+        // answered none yet the time is zero, at which the engine's begins.
         if check.kind == CheckKind::Syn
+            && port == settings.port
+            && answered_at != Instant::ZERO
             && !word.is_down()
             && !word.is_doubted()
             && now.saturating_since(answered_at) < check.interval
@@ -77,8 +82,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.checks.count(CheckEvent::Saved);
             return self.checks.arm(server, answered_at + check.interval);
         }
-        let settings = &self.settings.servers[usize::from(server)];
-        let (source, port) = (settings.check_source, check.port.unwrap_or(settings.port));
         let Some(probe) = self.take_probe(server, source, port) else {
             self.checks.count(CheckEvent::NoPort);
             return self.checks.arm(server, now + check.fast_interval);
