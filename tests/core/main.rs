@@ -16,6 +16,7 @@ mod crossing_icmp;
 mod crowded;
 mod cutting;
 mod defects;
+mod draining;
 mod fallback;
 mod giving_up;
 mod giving_up_headers;

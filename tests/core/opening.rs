@@ -409,23 +409,6 @@ fn under_pressure_only_clients_with_payload_get_a_place() {
     bench.assert_all_returned();
 }
 
-#[test]
-fn a_draining_core_takes_no_new_connection() {
-    let mut bench = Bench::new();
-    let mut client = Client::new(40000);
-    client.connect(&mut bench);
-    bench.proxy.begin_drain();
-    nothing(bench.receive(&Client::new(40001).syn()));
-    // The one it has goes on.
-    let syn = only(client.send(&mut bench, b"0 hello"));
-    assert_eq!(syn.flags, TcpFlags::SYN);
-    let resets = bench.finish();
-    assert!(resets.iter().all(|segment| segment.flags.contains(TcpFlags::RST)));
-    assert_eq!(resets.len(), 2);
-    assert_eq!(bench.records()[0].cause(Side::Client), Cause::Shutdown);
-    bench.assert_all_returned();
-}
-
 /// The first number beyond the window that a segment to the client offers, which is scaled by 7.
 fn edge_of(segment: &Segment) -> u32 {
     segment.ack.wrapping_add(u32::from(segment.window) << 7)

@@ -48,7 +48,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             budget.note_fired();
             if let Some(under_way) = self.checks.of(server) {
                 self.end_check(server, under_way.silence());
-            } else if !self.is_draining {
+            } else if !self.is_finishing {
                 self.begin_check(server, out);
             }
         }

@@ -135,7 +135,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     .silenced
                     .contains(handshake_of(hash, returned.seq), now)
             };
-            if self.rooms.is_draining || has_come || is_given_up() {
+            if self.rooms.is_finishing || has_come || is_given_up() {
                 continue;
             }
             let address = self.rooms.settings.addresses.index(key.local);
@@ -164,7 +164,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let segment = incoming.segment;
-        if self.rooms.is_draining {
+        // A drain gives no more cookies, so those that clients have are redeemed for two slots at most.
+        if self.rooms.is_finishing {
             return self.rooms.refuse(incoming, out);
         }
         // The last places are for those who also have something to say.

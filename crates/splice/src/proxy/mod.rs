@@ -86,8 +86,10 @@ pub struct Proxy<P: BufferPool, S, N> {
 struct Rooms<P: BufferPool, S, N> {
     settings: Arc<Settings>,
     now: Instant,
-    /// The core is about to stop: there are no new connections.
+    /// The core is about to stop: no SYN is answered.
     is_draining: bool,
+    /// It stops: what is open is ended, and nothing begins.
+    is_finishing: bool,
     flows: FlowTable,
     timers: TimerWheel,
     selector: S,
@@ -155,6 +157,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let rooms = Rooms {
             now,
             is_draining: false,
+            is_finishing: false,
             flows: FlowTable::new(flows, secrets.table),
             timers: TimerWheel::new(capacity.connections, now),
             selector,
@@ -412,7 +415,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.drive_segment(slot, event, &mut ActionContext::with(from, incoming), out);
     }
 
-    /// The core is about to stop: no new connection from now on.
+    /// The core is about to stop: no SYN is answered from now on. All else goes on, also what clients begin who have a SYN-ACK.
     pub fn begin_drain(&mut self) {
         self.rooms.is_draining = true;
     }

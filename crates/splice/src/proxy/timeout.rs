@@ -93,7 +93,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// [`Proxy::poll_timers`]. Returns true when nothing is left.
     pub fn finish(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
         self.rooms.now = now;
-        self.rooms.is_draining = true;
+        (self.rooms.is_draining, self.rooms.is_finishing) = (true, true);
         self.handle_put_off(out);
         let mut budget = self.rooms.admission.round_budget(now, self.has_places(), out);
         for _ in 0..LOOKED_INTO_PER_ROUND {
