@@ -1,5 +1,7 @@
 //! The rings between a core and the thread that makes checks with content.
 
+use std::time::Duration;
+
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -119,8 +121,12 @@ fn end_of(kind: u8, rest: &[u8]) -> Option<CheckEnd> {
         NOT_MADE => None,
         _ => return None,
     };
-    let next_seq = u32::from_ne_bytes(*rest.first_chunk()?);
-    Some(CheckEnd { result, next_seq })
+    let (next_seq, rest) = rest.split_first_chunk()?;
+    Some(CheckEnd {
+        result,
+        next_seq: u32::from_ne_bytes(*next_seq),
+        waited: Duration::from_micros(u32::from_ne_bytes(*rest.first_chunk()?).into()),
+    })
 }
 
 impl CheckerLine {
@@ -154,6 +160,9 @@ impl CheckerLine {
             Some(Err(CheckFailure::Wrong)) => WRONG,
             None => NOT_MADE,
         };
-        self.back.push_joined(&[a, b, c, d, kind], &end.next_seq.to_ne_bytes())
+        let [e, f, g, h] = end.next_seq.to_ne_bytes();
+        // It is about a second at most.
+        let waited = (end.waited.as_micros() as u32).to_ne_bytes();
+        self.back.push_joined(&[a, b, c, d, kind, e, f, g, h], &waited)
     }
 }

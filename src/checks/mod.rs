@@ -11,7 +11,8 @@
 //! connections. Only the conversation is here: the core's end of the rings ([`CheckLine`]), the thread's ([`Checker`], a function
 //! of time and packets), and the thread ([`CheckThread`]).
 //!
-//! **Bounds.** At most [`MOST_AT_ONCE`] checks are under way, each of some 30 KiB; the core puts off the others. An answer has at most
+//! **Bounds.** At most [`MOST_AT_ONCE`] checks are under way, each of some 30 KiB; the others wait for their turn
+//! (`turns`). An answer has at most
 //! 16 KiB, in at most 96 KiB of TLS, and a check ends at its timeout. The rings have fixed sizes: a packet that finds no room is
 //! dropped, and TCP repeats it.
 //!
@@ -24,6 +25,7 @@ mod request;
 mod talk;
 mod thread;
 mod tls;
+mod turns;
 
 pub use checker::{Checker, MOST_AT_ONCE};
 pub use line::{CheckLine, CheckerLine, check_line};

@@ -17,7 +17,7 @@ use test_case::test_case;
 use testkit::{Segment, Station};
 
 const HTTP: &str = "{ kind = \"http\", path = \"/health\", body = \"fine\" }";
-const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall is fine";
+pub const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall is fine";
 
 /// What a server does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +61,8 @@ pub struct Farm {
     pub syns: Vec<(Instant, SocketAddr, u32)>,
     pub requests: Vec<(usize, Vec<u8>)>,
     resets: usize,
+    /// A SYN-ACK may come when its check is over: it is reset.
+    pub may_be_late: bool,
 }
 
 impl Farm {
@@ -77,6 +79,7 @@ impl Farm {
             syns: Vec::new(),
             requests: Vec::new(),
             resets: 0,
+            may_be_late: false,
         }
     }
 
@@ -101,7 +104,9 @@ impl Farm {
     }
 
     fn send(&mut self, segment: &Segment) {
-        nothing(self.bench.receive(segment));
+        let sent = self.bench.receive(segment);
+        let is_late = self.may_be_late && segment.flags == TcpFlags::SYN | TcpFlags::ACK;
+        assert!(is_late || sent.is_empty(), "nothing expected: {sent:#?}");
     }
 
     fn answer(&mut self, segment: &Segment) {
@@ -216,7 +221,7 @@ impl Farm {
         self.bench.proxy.checks()[event]
     }
 
-    fn is_down(&self, server: u16) -> Option<CheckFailure> {
+    pub fn is_down(&self, server: u16) -> Option<CheckFailure> {
         Some(self.bench.standby.server(server).down()?.0)
     }
 
@@ -230,7 +235,7 @@ impl Farm {
     }
 
     #[track_caller]
-    fn assert_all_returned(&mut self) {
+    pub fn assert_all_returned(&mut self) {
         nothing(self.bench.finish());
         self.bench.assert_all_returned();
     }

@@ -14,6 +14,7 @@ mod content_checks;
 mod crossing;
 mod crossing_icmp;
 mod crowded;
+mod crowded_checks;
 mod cutting;
 mod defects;
 mod draining;

@@ -4,6 +4,10 @@ use crate::base::server_state::CheckFailure;
 use netfcts::FourTuple;
 use std::time::Duration;
 
+/// How long a check with content may wait for its turn, where more are ordered than can be made at once. Then it is not made,
+/// and ordered anew.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
 /// How a check asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckKind {
@@ -53,8 +57,10 @@ pub struct CheckOrder {
     pub isn: u32,
     /// The MTU, in bytes of an IP packet.
     pub mtu: u16,
-    /// The timeout.
+    /// The timeout, from the SYN on.
     pub timeout: Duration,
+    /// The server is down.
+    pub is_down: bool,
 }
 
 /// The end of a check with content.
@@ -64,4 +70,6 @@ pub struct CheckEnd {
     pub result: Option<Result<(), CheckFailure>>,
     /// The sequence number after all that was sent.
     pub next_seq: u32,
+    /// How long it waited for its turn, before its SYN.
+    pub waited: Duration,
 }

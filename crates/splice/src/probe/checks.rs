@@ -13,7 +13,7 @@
 //! servers: with ten thousand at a time, three are looked at.
 
 use super::{Asks, Probe};
-use crate::base::checks::{Check, CheckEnd, CheckId, CheckKind};
+use crate::base::checks::{Check, CheckEnd, CheckId, CheckKind, PATIENCE};
 use crate::base::difference::{Difference, MOST_SERVERS};
 use crate::base::server_state::CheckFailure;
 use crate::base::settings::{Server, Settings};
@@ -39,7 +39,7 @@ const LEAST_TIMEOUT: Duration = Duration::from_millis(100);
 /// The same for a check with content: a server may need time for an answer.
 const LEAST_TIMEOUT_OF_CONTENT: Duration = Duration::from_secs(1);
 
-/// How long after the timeout of a check with content the core still waits for its result, which the program is to report.
+/// How long after the last end of a check with content the core still waits for its result, which the program is to report.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// And how many times as long as usual.
@@ -78,6 +78,7 @@ e2d2::reasons! {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnderWay {
     pub(crate) probe: Probe,
+    /// When its SYN was sent; of one with content, before its end is known, when it was ordered.
     pub(crate) sent_at: Instant,
     /// If it is one with content: which of the core's.
     pub(crate) turn: Option<u16>,
@@ -240,7 +241,7 @@ impl Checks {
             CheckKind::Syn => (None, LEAST_TIMEOUT, Duration::ZERO),
             CheckKind::Content => {
                 self.turn = self.turn.wrapping_add(1);
-                (Some(self.turn), LEAST_TIMEOUT_OF_CONTENT, GRACE)
+                (Some(self.turn), LEAST_TIMEOUT_OF_CONTENT, PATIENCE + GRACE)
             }
         };
         checked.under_way = Some(UnderWay {
@@ -287,6 +288,7 @@ impl Checks {
             return false;
         };
         under_way.probe.note_sent(end.next_seq);
+        under_way.sent_at += end.waited;
         true
     }
 

@@ -111,6 +111,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             isn: probe.isn.0,
             mtu: self.settings.devices[usize::from(device.0)].mtu,
             timeout,
+            is_down: self.upstream.standby().server(probe.server).word().is_down(),
         };
         if out.begin_check(&order) {
             self.checks.count(CheckEvent::ContentBegun);
