@@ -58,24 +58,33 @@ pub(super) struct Pool {
     pub(super) eject_most: u8,
 }
 
-/// The mean of the servers' connections for a weight of 1. Each pick looks at one server, so the sum is up to one round of the
-/// pool old.
+/// The mean of the connections, for a weight of 1, of the servers that may be chosen. Each pick looks at one server, so the sums
+/// are up to one round of the pool old.
 #[derive(Clone, Debug, Default)]
 struct Mean {
     next: usize,
-    sum: i64,
-    /// The sum of the last complete round.
-    last_sum: i64,
+    sums: Sums,
+    /// Those of the last complete round.
+    last: Sums,
+}
+
+/// Of the servers that have been looked at and may be chosen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    open: i64,
     weights: i64,
 }
 
 impl Mean {
-    fn look(&mut self, members: &[Member], meters: &CoreMeters) {
+    fn look(&mut self, members: &[Member], meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) {
         if self.next >= members.len() {
-            (self.last_sum, self.sum, self.next) = (self.sum, 0, 0);
+            (self.last, self.sums, self.next) = (self.sums, Sums::default(), 0);
         }
         if let Some(member) = members.get(self.next) {
-            self.sum += meters.open_of(Limited::Server, member.server.0);
+            if may_be(member.server) {
+                self.sums.open += meters.open_of(Limited::Server, member.server.0);
+                self.sums.weights += i64::from(member.weight);
+            }
             self.next += 1;
         }
     }
@@ -83,8 +92,8 @@ impl Mean {
     /// Whether a server with `open` connections may get one more, if none may have more than `percent` of the mean.
     fn allows(&self, open: i64, weight: u16, percent: u16) -> bool {
         // (open + 1) / weight <= percent / 100 × (sum + weights) / weights: with a mean below one no server is over it.
-        let most = i64::from(percent) * (self.last_sum + self.weights) * i64::from(weight);
-        (open + 1) * 100 * self.weights <= most
+        let most = i64::from(percent) * (self.last.open + self.last.weights) * i64::from(weight);
+        (open + 1) * 100 * self.last.weights <= most
     }
 }
 
@@ -132,7 +141,10 @@ impl Pool {
             turn: worker.checked_rem(pool.table.len()).unwrap_or(0),
             draws: mix(worker as u64),
             mean: Mean {
-                weights: primaries.map(|member| i64::from(member.weight)).sum(),
+                last: Sums {
+                    open: 0,
+                    weights: primaries.map(|member| i64::from(member.weight)).sum(),
+                },
                 ..Mean::default()
             },
             answers: Answers::new(),
@@ -345,21 +357,20 @@ impl Pool {
         Some(least.server)
     }
 
-    /// The key's first server that `may_be` and is below `balance_factor`; if none is, the first that `may_be`.
+    /// The key's first server that `may_be` and is below `balance_factor`; if none is, as the mean is a round old, the one with
+    /// the fewest connections of those that `may_be`.
     fn by_hash(&mut self, key: u64, meters: &CoreMeters, may_be: impl Fn(ServerId) -> bool) -> Option<ServerId> {
-        if let Some(percent) = self.hash.balance_factor {
-            self.mean
-                .look(self.members.get(..self.primaries).unwrap_or_default(), meters);
-            let is_below = |member: &Member| {
-                let open = meters.open_of(Limited::Server, member.server.0);
-                self.mean.allows(open, member.weight, percent) && may_be(member.server)
-            };
-            let below = self.first_of(key, is_below);
-            if below.is_some() {
-                return below;
-            }
-        }
-        self.first_of(key, |member| may_be(member.server))
+        let Some(percent) = self.hash.balance_factor else {
+            return self.first_of(key, |member| may_be(member.server));
+        };
+        let primaries = self.members.get(..self.primaries).unwrap_or_default();
+        self.mean.look(primaries, meters, &may_be);
+        let is_below = |member: &Member| {
+            let open = meters.open_of(Limited::Server, member.server.0);
+            self.mean.allows(open, member.weight, percent) && may_be(member.server)
+        };
+        let below = self.first_of(key, is_below);
+        below.or_else(|| self.least_of_all(meters, may_be))
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use crate::base::limit::Limits;
 use crate::base::server_state::CheckFailure;
 use crate::base::settings::HashKey;
 use crate::base::settings::Seeker;
-use crate::base::standby::Standby;
+use crate::base::standby::{Service, Standby};
 
 fn hashed(policy: Policy, servers: usize, hash: HashSettings) -> UpstreamSettings {
     let mut settings = by(policy, &vec![1; servers]);
@@ -143,6 +143,34 @@ fn nobody_has_more_than_the_factor_of_the_mean() {
     }
 }
 
+/// Bar: the mean is that of those who share the load.
+#[test]
+fn the_mean_is_that_of_the_servers_that_may_be_asked() {
+    for policy in HASHES {
+        let hash = HashSettings {
+            balance_factor: Some(125),
+            ..HashSettings::default()
+        };
+        for out in [0, 10] {
+            let cores = cores(&hashed(policy, 20, hash), 2);
+            for server in 0..out {
+                let standby = &cores[0].standby;
+                match server % 3 {
+                    0 => standby.set_server(server, Service::Drained),
+                    _ => check_fails(standby, server, true, NOW),
+                }
+            }
+            // One key for all.
+            let open = filled(cores, 5_000, 20, |_| 7);
+            let mean = 10_000 / u32::from(20 - out);
+            let fullest = *open.iter().max().expect("servers");
+            assert!(open[..usize::from(out)].iter().all(|open| *open == 0));
+            // The mean is as old as 20 picks of each core.
+            assert!(fullest <= mean * 5 / 4 + 40, "{policy:?}, {out} out: {open:?}");
+        }
+    }
+}
+
 #[test]
 fn who_is_counted_when_the_policy_changes_is_counted_from_then_on() {
     let mut settings = by(Policy::RoundRobin, &[1, 1]);
@@ -238,7 +266,7 @@ fn when_too_few_are_fit_all_are_asked() {
         check_fails(&standby, 0, false, NOW);
         _ = reached(&mut upstream, NOW);
         check_fails(&standby, 1, true, NOW);
-        standby.set_server(0, crate::base::standby::Service::Drained);
+        standby.set_server(0, Service::Drained);
         _ = reached(&mut upstream, NOW);
         assert_eq!(
             reached(&mut upstream, NOW),
