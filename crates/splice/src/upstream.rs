@@ -173,7 +173,7 @@ impl Upstream {
             let since = || standby.server(server.0).since();
             holds_back.as_ref().is_some_and(|holds_back| holds_back(since()))
         };
-        let picked = if pool.panics(|server| servers.word(server).may_be_asked(now)) {
+        let picked = if pool.panics(|server| servers.word(server), now) && !pool.has_backup(may_be_asked) {
             None
         } else {
             pool.pick(seeker, meters, |server| may_be_asked(server) && !is_fresh(server))

@@ -15,6 +15,7 @@ use crate::base::choice_table::{ChoiceTable, Place, hash_of_client, mix};
 use crate::base::ids::ServerId;
 use crate::base::limit::Limited;
 use crate::base::meter::CoreMeters;
+use crate::base::server_state::ServerWord;
 use crate::base::settings::{HashKey, HashSettings, Member, Policy, PoolSettings, Seeker};
 
 /// Turns that are tried for a server that may be chosen: all of them in a pool with weights of usual size.
@@ -97,25 +98,28 @@ impl Mean {
     }
 }
 
-/// The share of the servers that may be chosen, counted in rounds likewise.
+/// The share of the servers in service that may be asked, counted in rounds likewise.
 #[derive(Clone, Debug, Default)]
 struct Panic {
     /// Per cent of the last complete round.
     below: u8,
     next: usize,
+    in_service: usize,
     fit: usize,
     is_on: bool,
 }
 
 impl Panic {
-    fn look(&mut self, members: &[Member], may_be_asked: impl Fn(ServerId) -> bool) -> bool {
+    fn look(&mut self, members: &[Member], word_of: impl Fn(ServerId) -> ServerWord, now: Instant) -> bool {
         if let Some(member) = members.get(self.next) {
-            self.fit += usize::from(may_be_asked(member.server));
+            let word = word_of(member.server);
+            self.in_service += usize::from(!word.is_drained());
+            self.fit += usize::from(word.may_be_asked(now));
             self.next += 1;
         }
         if self.next >= members.len() {
-            self.is_on = self.fit * 100 < usize::from(self.below) * members.len();
-            (self.next, self.fit) = (0, 0);
+            self.is_on = self.fit * 100 < usize::from(self.below) * self.in_service;
+            (self.next, self.in_service, self.fit) = (0, 0, 0);
         }
         self.is_on
     }
@@ -256,14 +260,18 @@ impl Pool {
         Some(next.server)
     }
 
-    /// Whether less than `panic_below` of the servers may be chosen, so that all are. Looks at one server each time: the answer is
-    /// up to one round of the pool old.
+    /// Whether there is a backup that `may_be`.
+    pub(super) fn has_backup(&self, may_be: impl Fn(ServerId) -> bool) -> bool {
+        let backups = self.members.get(self.primaries..).unwrap_or_default();
+        backups.iter().any(|member| may_be(member.server))
+    }
+
+    /// Whether less than `panic_below` of the servers in service may be asked, so that all are. Looks at one server each
+    /// time: the answer is up to one round of the pool old.
     #[inline]
-    pub(super) fn panics(&mut self, may_be_asked: impl Fn(ServerId) -> bool) -> bool {
-        self.panic.below > 0
-            && self
-                .panic
-                .look(self.members.get(..self.primaries).unwrap_or_default(), may_be_asked)
+    pub(super) fn panics(&mut self, word_of: impl Fn(ServerId) -> ServerWord, now: Instant) -> bool {
+        let primaries = self.members.get(..self.primaries).unwrap_or_default();
+        self.panic.below > 0 && self.panic.look(primaries, word_of, now)
     }
 
     /// Whether slow start passes over a server that is back since this time.

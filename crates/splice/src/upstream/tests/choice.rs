@@ -255,10 +255,18 @@ fn a_server_that_is_back_gets_its_weight_little_by_little() {
     }
 }
 
+/// A pool of so many servers, none of which is a backup.
+fn with_panic(policy: Policy, servers: usize, below: u8) -> (Upstream, Arc<Standby>) {
+    let mut settings = by(policy, &vec![1; servers]);
+    settings.pools[0].panic_below = below;
+    let standby: Arc<Standby> = Arc::default();
+    (Upstream::new(&settings, 0).with_standby(Arc::clone(&standby)), standby)
+}
+
 #[test]
 fn when_too_few_are_fit_all_are_asked() {
     for policy in POLICIES {
-        let (mut upstream, standby) = with_backups(policy, |pool| pool.panic_below = 60);
+        let (mut upstream, standby) = with_panic(policy, 2, 60);
         check_fails(&standby, 0, true, NOW);
         // One of two is looked at each time.
         _ = reached(&mut upstream, NOW);
@@ -273,5 +281,34 @@ fn when_too_few_are_fit_all_are_asked() {
             [1],
             "{policy:?}: who is drained is not asked"
         );
+    }
+}
+
+#[test]
+fn servers_that_are_drained_cause_no_panic() {
+    for policy in POLICIES {
+        let (mut upstream, standby) = with_panic(policy, 5, 50);
+        (0..3).for_each(|server| standby.set_server(server, Service::Drained));
+        check_fails(&standby, 3, true, NOW);
+        _ = reached(&mut upstream, NOW);
+        // One of two is 50 per cent.
+        assert_eq!(reached(&mut upstream, NOW), [4], "{policy:?}");
+    }
+}
+
+#[test]
+fn there_is_no_panic_while_a_backup_may_be_asked() {
+    for policy in POLICIES {
+        let (mut upstream, standby) = with_backups(policy, |pool| pool.panic_below = 60);
+        check_fails(&standby, 0, true, NOW);
+        _ = reached(&mut upstream, NOW);
+        assert_eq!(reached(&mut upstream, NOW), [1], "{policy:?}");
+        check_fails(&standby, 1, true, NOW);
+        _ = reached(&mut upstream, NOW);
+        assert_eq!(reached(&mut upstream, NOW), [2, 3], "{policy:?}");
+        [2, 3]
+            .into_iter()
+            .for_each(|server| check_fails(&standby, server, true, NOW));
+        assert_eq!(reached(&mut upstream, NOW), [0, 1], "{policy:?}");
     }
 }
