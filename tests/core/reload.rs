@@ -389,6 +389,31 @@ fn new_servers_are_called_before_their_probe_where_there_is_nobody_else() {
     }
 }
 
+/// A client who was promised more than the new one can do is no worse off: the next is called.
+#[test]
+fn a_new_server_is_called_before_its_probe_rather_than_one_that_is_down() {
+    let check = "name = \"all\"\ncheck = { kind = \"tcp\" }\n";
+    let text = |servers| with_pool(servers).replacen("name = \"all\"\n", check, 1);
+    let mut bench = Bench::probing(&text(&[(0, 1)]));
+    let asked = bench.wait(Duration::from_millis(100));
+    assert!(answer(&mut bench, true, &asked) >= 1);
+    bench.wait(Duration::from_secs(9));
+    assert!(bench.standby.server(0).down().is_some());
+    bench.reload(&text(&[(0, 1), (1, 1)]), |_| None);
+    assert_eq!(pick(&mut bench, 41000), (101, true));
+    let mut client = Client::new(41001);
+    let syn_ack = only(bench.receive(&client.syn()));
+    client.take_syn_ack(&syn_ack);
+    let syn = only(client.send(&mut bench, b"pool"));
+    let mut server = Server::from_syn(&syn);
+    server.options.timestamps = None;
+    let sent = bench.receive(&server.syn_ack());
+    assert_eq!((sent[0].to, sent[0].flags), (server.me, TcpFlags::RST));
+    assert_eq!(sent[1].to.address, "10.1.0.100:8080".parse().expect("an address"));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
 /// Of two new servers that can do less than was offered the second waits for the cookies that offered more, though SYN-ACKs
 /// offer less already because of the first.
 #[test]

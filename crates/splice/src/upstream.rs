@@ -168,6 +168,16 @@ impl Upstream {
         let (standby, meters) = (&self.standby, &self.meters);
         let servers = Servers::new(&self.rooms, standby, meters, tried);
         let may_be_asked = |server| servers.may_be_asked(server, now);
+        let may_be_tried = |server| servers.has_room(server) && !servers.word(server).is_drained();
+        // One that has not answered its probe yet may answer a call, where all others of the pool are out. If it lacks what
+        // its client was promised, it is reset, and the next is asked.
+        let may_be_joined = |server: ServerId| {
+            self.health.get(server.index()).is_some_and(|health| {
+                health.is_joining_with_room(|most| meters.are_fewer_than(Limited::Server, server.0, most))
+            }) && !tried.contains(&server)
+                && !servers.word(server).is_drained()
+        };
+        let may_join = |server| may_be_joined(server) && servers.word(server).may_be_asked(now);
         let holds_back = pool.holds_back(now);
         let is_fresh = |server: ServerId| {
             let since = || standby.server(server.0).since();
@@ -183,19 +193,14 @@ impl Upstream {
                         .and_then(|_| pool.pick(seeker, meters, may_be_asked))
                 })
                 .or_else(|| pool.pick_backup(may_be_asked))
-        };
-        let may_be_tried = |server| servers.has_room(server) && !servers.word(server).is_drained();
-        // One that has not answered its probe yet may answer a call, where all others of the pool are gone.
-        let may_be_joined = |server: ServerId| {
-            self.health.get(server.index()).is_some_and(|health| {
-                health.is_joining_with_room(|most| meters.are_fewer_than(Limited::Server, server.0, most))
-            }) && !tried.contains(&server)
-                && !servers.word(server).is_drained()
+                .or_else(|| pool.pick(seeker, meters, may_join))
+                .or_else(|| pool.pick_backup(may_join))
         };
         picked
             .or_else(|| pool.pick(seeker, meters, may_be_tried))
             .or_else(|| pool.pick_backup(may_be_tried))
             .or_else(|| pool.pick(seeker, meters, may_be_joined))
+            .or_else(|| pool.pick_backup(may_be_joined))
     }
 
     /// `picked` is ejected: if its time is over, the call to it is a trial.

@@ -8,6 +8,7 @@ use crate::base::server_state::CheckFailure;
 use crate::base::settings::HashKey;
 use crate::base::settings::Seeker;
 use crate::base::standby::{Service, Standby};
+use crate::upstream::health::Health;
 
 fn hashed(policy: Policy, servers: usize, hash: HashSettings) -> UpstreamSettings {
     let mut settings = by(policy, &vec![1; servers]);
@@ -310,5 +311,24 @@ fn there_is_no_panic_while_a_backup_may_be_asked() {
             .into_iter()
             .for_each(|server| check_fails(&standby, server, true, NOW));
         assert_eq!(reached(&mut upstream, NOW), [0, 1], "{policy:?}");
+    }
+}
+
+#[test]
+fn new_servers_whose_probe_is_not_over_are_asked_before_those_that_are_out() {
+    for policy in POLICIES {
+        let (mut upstream, standby) = with_panic(policy, 3, 0);
+        upstream.health[1] = Health::new(None).joining();
+        upstream.note_room(1);
+        assert_eq!(reached(&mut upstream, NOW), [0, 2], "{policy:?}");
+        check_fails(&standby, 0, true, NOW);
+        assert_eq!(reached(&mut upstream, NOW), [2], "{policy:?}");
+        check_fails(&standby, 2, true, NOW);
+        assert_eq!(reached(&mut upstream, NOW), [1], "{policy:?}");
+        // That one as well, which is the last then.
+        check_fails(&standby, 1, true, NOW);
+        assert_eq!(reached(&mut upstream, NOW), [0, 2], "{policy:?}");
+        let tried = [ServerId(0), ServerId(2)];
+        assert_eq!(upstream.next_after(POOL, client(1), NOW, &tried), Some(ServerId(1)));
     }
 }
