@@ -1,6 +1,7 @@
 //! Which server a pool picks: turns, open connections, clients; who is full, and who has failed too often.
 
 mod choice;
+mod drawn;
 mod overdue;
 mod shared;
 
