@@ -3,7 +3,7 @@
 #[path = "../drawn/mod.rs"]
 mod drawn;
 
-use crate::harness::{Bench, Client, PROXY_MAC, only};
+use crate::harness::{Bench, Client, PROXY_MAC, Server, only};
 use drawn::{Drawn, drawn};
 use e2d2::wire::tcp::TcpFlags;
 use proptest::prelude::*;
@@ -76,7 +76,9 @@ fn stays(bench: &mut Bench<RuleSelector>, port: u16) {
     {
         client.take_syn_ack(syn_ack);
         bench.receive(&client.segment(TcpFlags::ACK, b""));
-        client.send(bench, b"a");
+        let syn = only(client.send(bench, b"a"));
+        // A server that said nothing would be passed over soon.
+        Server::from_syn(&syn).accept(bench);
     }
 }
 
