@@ -19,37 +19,37 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use testkit::{Segment, Station};
 
-const HEADERS: Extent = Extent {
+pub const HEADERS: Extent = Extent {
     snaplen: 128,
     payload: false,
 };
 
 /// What one group says.
 #[derive(Debug, Default)]
-struct Group {
+pub struct Group {
     packet: u64,
-    connection: u64,
+    pub connection: u64,
     frames: Vec<(FrameKind, Vec<u8>)>,
     steps: Vec<Stepped>,
     done: Option<Done>,
 }
 
 impl Group {
-    fn kinds(&self) -> Vec<FrameKind> {
+    pub fn kinds(&self) -> Vec<FrameKind> {
         self.frames.iter().map(|(kind, _)| *kind).collect()
     }
 
-    fn done(&self) -> &Done {
+    pub fn done(&self) -> &Done {
         self.done.as_ref().expect("every group has an end")
     }
 
-    fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<Event> {
         self.steps.iter().map(|step| step.event).collect()
     }
 }
 
 /// Begins a capture.
-fn capture(bench: &mut Bench, choice: Choice, extent: Extent) -> CaptureReader {
+pub fn capture(bench: &mut Bench, choice: Choice, extent: Extent) -> CaptureReader {
     let settings = bench.proxy.settings();
     let (places, resting) = (settings.capacity.connections, settings.capacity.time_wait);
     let (tap, reader) = capture_ring(choice, extent, places, resting);
@@ -58,7 +58,7 @@ fn capture(bench: &mut Bench, choice: Choice, extent: Extent) -> CaptureReader {
 }
 
 /// The groups that have ended, each of which has to.
-fn groups(reader: &mut CaptureReader) -> Vec<Group> {
+pub fn groups(reader: &mut CaptureReader) -> Vec<Group> {
     let (mut open, mut ended): (Vec<Group>, Vec<Group>) = (Vec::new(), Vec::new());
     let place_of = |open: &mut Vec<Group>, packet| {
         let place = open.iter().position(|group| group.packet == packet);
@@ -90,8 +90,8 @@ fn groups(reader: &mut CaptureReader) -> Vec<Group> {
     ended
 }
 
-const FROM_CLIENT: FrameKind = FrameKind::Received(Side::Client);
-const FROM_SERVER: FrameKind = FrameKind::Received(Side::Server);
+pub const FROM_CLIENT: FrameKind = FrameKind::Received(Side::Client);
+pub const FROM_SERVER: FrameKind = FrameKind::Received(Side::Server);
 
 #[test]
 fn both_legs_of_a_connection_are_paired_from_its_syn_to_its_record() {

@@ -4,6 +4,7 @@
 
 mod blind;
 mod capture;
+mod capture_cases;
 mod checks;
 mod checks_reload;
 mod choices;

@@ -69,6 +69,13 @@ impl<P: BufferPool> Emitter<P> {
         }
     }
 
+    /// The segment of a resting connection's client that is dealt with begins another, or is meant to.
+    pub(crate) fn note_anew(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.note_anew();
+        }
+    }
+
     /// An event happens to the connection in `slot` in the phase `before`, when it has called its server in vain for `failure`, and leads to
     /// `after` by these actions.
     #[cold]

@@ -16,14 +16,15 @@
 
 mod bits;
 mod choice;
+mod group;
 mod rings;
 mod sieve;
 mod tap;
 
 pub use choice::{Choice, Extent};
+pub(crate) use group::{Interrupted, Whose};
 pub(crate) use sieve::Sieve;
 pub use tap::Tap;
-pub(crate) use tap::{Interrupted, Whose};
 
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
@@ -131,7 +132,7 @@ pub struct Done {
     pub wanted: Wanted,
     /// The connection is over. Its record, if records are kept, is in the ring of records already.
     pub is_over: bool,
-    /// The frame is not this core's: another has it, or the kernel.
+    /// The frame is of no captured connection of this core: another core has it, or the kernel, or the one that rests was not captured.
     pub is_elsewhere: bool,
 }
 

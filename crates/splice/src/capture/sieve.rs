@@ -2,7 +2,6 @@
 
 use super::bits::Classes;
 use crate::session::segment::Segment;
-use e2d2::wire::tcp::TcpFlags;
 
 /// What tells of most frames that they are not captured.
 #[derive(Clone, Copy)]
@@ -21,9 +20,9 @@ impl Sieve {
     pub(crate) fn may_have(&self, segment: &Segment) -> u64 {
         match segment.guess {
             None => u64::from(segment.hash <= self.most_drawn),
-            // A SYN where a connection rests is the first of another.
+            // A SYN, or the ACK of a cookie, where a connection rests may begin another.
             Some(flow) if flow.is_time_wait() => {
-                self.resting.may_have(flow.slot()) | u64::from(segment.has(TcpFlags::SYN))
+                self.resting.may_have(flow.slot()) | u64::from(segment.hash <= self.most_drawn)
             }
             Some(flow) => self.open.may_have(flow.slot()),
         }

@@ -1,9 +1,10 @@
 //! The core's end of a capture: which connection is being dealt with, and what of it is copied.
 
 use super::bits::{Bits, Classes};
+use super::group::{Group, Interrupted, Whose};
 use super::rings::Rings;
 use super::sieve::Sieve;
-use super::{Choice, Done, Entry, Extent, Facts, Frame, FrameKind, Stepped, Wanted, What};
+use super::{Choice, Entry, Extent, Facts, Frame, FrameKind, Stepped, Wanted, What};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
 use crate::session::phase::Phase;
@@ -47,43 +48,6 @@ pub struct Tap {
     rules: Vec<u32>,
     group: Option<Group>,
     packets: u64,
-}
-
-/// What comes of one frame, or one timer.
-#[derive(Clone, Copy)]
-pub(crate) struct Group {
-    packet: u64,
-    connection: u64,
-    at: Instant,
-    /// The connection's place, once there is one.
-    slot: Option<u32>,
-    is_resting: bool,
-    /// There was no room for it: its frames are counted, no more.
-    is_lost: bool,
-    /// Something was said of it behind the frame that came in.
-    has_effect: bool,
-    dropped: Option<DropReason>,
-    is_unwanted: bool,
-    is_over: bool,
-}
-
-/// Whose frame, or timer, a group is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// The connection's in this place.
-    Open(u32),
-    /// A resting connection's.
-    Resting,
-    /// Somebody's who has no connection.
-    Stranger,
-}
-
-/// What a connection's turn has interrupted.
-pub(crate) enum Interrupted {
-    /// Nothing: the turn is part of the group.
-    Nothing,
-    /// The group of another connection, or of none.
-    Group(Option<Group>),
 }
 
 impl Tap {
@@ -250,27 +214,11 @@ impl Tap {
     /// room for all of it, it is lost: its frames are counted, and nothing else is done about it.
     #[inline]
     pub(crate) fn begin(&mut self, whose: Whose, at: Instant, connection: impl FnOnce() -> u64) {
-        let is_lost = !self.has_room(at);
-        let (mut packet, mut of) = (0, 0);
-        if !is_lost {
+        let said = self.has_room(at).then(|| {
             self.packets += 1;
-            (packet, of) = (self.packets, connection());
-        }
-        self.group = Some(Group {
-            packet,
-            connection: of,
-            at,
-            slot: match whose {
-                Whose::Open(slot) => Some(slot),
-                Whose::Resting | Whose::Stranger => None,
-            },
-            is_resting: whose == Whose::Resting,
-            is_lost,
-            has_effect: false,
-            dropped: None,
-            is_unwanted: false,
-            is_over: false,
+            (self.packets, connection())
         });
+        self.group = Some(Group::begin(whose, at, said));
     }
 
     /// Begins a batch at `at`; whether all of it that is captured is lost. Not where steps decide whether a connection is wanted.
@@ -369,8 +317,25 @@ impl Tap {
     pub(crate) fn note_received(&mut self, side: Side, port: PortId, frame: &[u8]) {
         self.note_sent(FrameKind::Received(side), port, frame);
         if let Some(group) = &mut self.group {
-            group.has_effect = false;
+            (group.has_effect, group.received) = (false, Some(side));
         }
+    }
+
+    /// Whether the group is that of a frame that has come in from `side`.
+    pub(crate) fn has_received(&self, side: Side) -> bool {
+        self.group.as_ref().is_some_and(|group| group.received == Some(side))
+    }
+
+    /// The frame on the leg of a resting connection, whose group has begun, begins another connection, or is meant to.
+    pub(crate) fn note_anew(&mut self) {
+        if let Some(group) = &mut self.group {
+            group.whose = Whose::Stranger;
+        }
+    }
+
+    /// Whether the group is that of a resting connection that was captured.
+    pub(crate) fn is_of_resting(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.whose == Whose::Resting)
     }
 
     /// A frame goes out.
@@ -468,7 +433,7 @@ impl Tap {
         let wanted = match group.slot {
             _ if group.is_unwanted => Wanted::No,
             Some(slot) if self.has(slot) && !self.is_wanted(slot) => Wanted::Unknown,
-            None if self.choice.waits() && !group.is_resting => Wanted::Unknown,
+            None if self.choice.waits() && group.whose == Whose::Stranger => Wanted::Unknown,
             _ => Wanted::Yes,
         };
         if let Some(slot) = group.slot.filter(|_| group.is_over) {
@@ -477,13 +442,7 @@ impl Tap {
         if group.is_lost {
             return;
         }
-        let done = Done {
-            facts,
-            dropped: group.dropped,
-            wanted,
-            is_over: group.is_over,
-            is_elsewhere: !group.has_effect && group.slot.is_none(),
-        };
+        let done = group.done(facts, wanted);
         self.say(&group, What::Done(done));
     }
 }

@@ -174,12 +174,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         match (&self.rooms.emit.tap, found) {
             (None, _) => false,
             (Some(tap), Some(flow)) if !flow.is_time_wait() => tap.has(flow.slot()),
-            (Some(tap), Some(flow)) => {
-                // A SYN where a connection rests is the first of another.
-                tap.has_resting(flow.slot()) || segment.has(TcpFlags::SYN) && self.may_want(segment)
-            }
+            (Some(tap), Some(flow)) => tap.has_resting(flow.slot()) || self.may_begin(flow, segment),
             (Some(_), None) => self.may_want(segment),
         }
+    }
+
+    /// Whether a segment where a connection rests may be one of another, about to begin, that is captured.
+    #[inline(never)]
+    fn may_begin(&self, resting: FlowRef, segment: &Segment) -> bool {
+        let is_of_another = || segment.has(TcpFlags::SYN) || self.rooms.classify_time_wait(resting, segment).is_some();
+        resting.side() == Side::Client && self.may_want(segment) && is_of_another()
     }
 
     #[inline]
@@ -223,11 +227,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline(never)]
     fn open_group(&mut self, found: Option<FlowRef>, hash_of_leg: u64, (port, frame): (PortId, &[u8])) {
         let side = found.map_or(Side::Client, FlowRef::side);
-        let whose = match found {
-            None => Whose::Stranger,
-            Some(flow) if flow.is_time_wait() => Whose::Resting,
-            Some(flow) => Whose::Open(flow.slot()),
-        };
         let Rooms {
             emit,
             now,
@@ -238,13 +237,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ..
         } = &mut self.rooms;
         let Some(tap) = &mut emit.tap else { return };
+        let whose = match found {
+            None => Whose::Stranger,
+            Some(flow) if !flow.is_time_wait() => Whose::Open(flow.slot()),
+            Some(flow) if tap.has_resting(flow.slot()) => Whose::Resting,
+            Some(_) => Whose::Uncaptured,
+        };
         let connections = &self.connections;
         // That of the client's leg, whichever leg it is.
         let hash = || {
             let slot = found.filter(|_| side == Side::Server).map(FlowRef::slot);
             let ends = slot.and_then(|slot| match whose {
                 Whose::Open(_) => connections.get(slot).map(|connection| connection.ends),
-                Whose::Resting | Whose::Stranger => time_wait.entry(slot).map(|rested| rested.ends),
+                Whose::Resting | Whose::Uncaptured | Whose::Stranger => time_wait.entry(slot).map(|rested| rested.ends),
             });
             ends.map_or(hash_of_leg, |ends| {
                 let key = ends.key(settings, borrowed, Side::Client);
@@ -265,10 +270,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
     #[inline(never)]
     fn end_told_group(&mut self, found: Option<FlowRef>) {
-        let current = self.rooms.emit.tap.as_ref().and_then(|tap| tap.current());
-        let facts = match (current, found) {
+        let Some(tap) = &self.rooms.emit.tap else { return };
+        let facts = match (tap.current(), found) {
             (Some(slot), _) => self.facts(slot),
-            (None, Some(flow)) if flow.is_time_wait() => self.facts_at_rest(flow),
+            (None, Some(flow)) if tap.is_of_resting() => self.facts_at_rest(flow),
             (None, _) => None,
         };
         if let Some(tap) = &mut self.rooms.emit.tap {

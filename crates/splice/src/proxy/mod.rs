@@ -299,6 +299,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if from == Side::Client && matches!(event, Event::Segment { .. }) {
             event = self.rooms.classify_time_wait(flow, segment).unwrap_or(event);
         }
+        if matches!(event, Event::Syn | Event::CookieAck | Event::ClientData) {
+            self.rooms.emit.note_anew();
+        }
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
                 self.on_no_connection((Phase::TimeWait, event), (address, listener), incoming, out);

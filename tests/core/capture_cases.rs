@@ -1,0 +1,92 @@
+//! What a capture says of frames that are easily taken for another connection's, or for nobody's.
+
+use crate::capture::{FROM_CLIENT, HEADERS, capture, groups};
+use crate::harness::{Bench, Client, close, nothing, only, spliced};
+use e2d2::wire::tcp::TcpFlags;
+use proxyengine::config::ServerId;
+use splice::capture::{Choice, FrameKind, Wanted};
+use splice::phase::Phase;
+
+/// A client that begins anew from the port of one that has closed.
+fn again(port: u16) -> Client {
+    Client {
+        seq: 7_000_000,
+        tsval: 900,
+        ..Client::new(port)
+    }
+}
+
+fn of_server(server: u16) -> Choice {
+    Choice {
+        server: Some(ServerId(server)),
+        ..Choice::default()
+    }
+}
+
+fn rested(bench: &mut Bench, port: u16) -> Client {
+    let (mut client, mut server) = spliced(bench, port);
+    close(bench, &mut client, &mut server);
+    client
+}
+
+#[test]
+fn a_port_that_is_used_again_is_captured_as_another_connection() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let before = rested(&mut bench, 1024);
+    groups(&mut reader);
+    let mut client = again(1024);
+    let syn_ack = only(bench.receive(&client.syn()));
+    let syn = groups(&mut reader);
+    assert_eq!(syn[0].kinds(), [FROM_CLIENT, FrameKind::Own]);
+    assert!(syn[0].done().facts.is_none(), "nothing is known of it: {syn:?}");
+    // What is late is still of the one that rests.
+    only(bench.receive(&before.segment(TcpFlags::ACK, b"")));
+    let late = groups(&mut reader);
+    assert_eq!(late[0].done().facts.expect("it rests").phase, Phase::TimeWait);
+    client.take_syn_ack(&syn_ack);
+    nothing(bench.receive(&client.segment(TcpFlags::ACK, b"")));
+    let made = groups(&mut reader);
+    assert_eq!(made[0].kinds(), [FROM_CLIENT]);
+    let facts = made[0].done().facts.expect("it is there");
+    assert_eq!((facts.phase, facts.server), (Phase::AwaitPayload, None));
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn of_a_port_that_is_used_again_only_what_is_wanted_is_captured() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, of_server(0), HEADERS);
+    let wanted = rested(&mut bench, 1024);
+    assert_eq!(groups(&mut reader).last().expect("an end").done().wanted, Wanted::Yes);
+    // It is not known which server the next one gets.
+    only(bench.receive(&again(1024).syn()));
+    assert_eq!(groups(&mut reader)[0].done().wanted, Wanted::Unknown);
+    only(bench.receive(&wanted.segment(TcpFlags::ACK, b"")));
+    assert_eq!(groups(&mut reader)[0].done().wanted, Wanted::Yes);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_connection_behind_one_that_was_not_captured_is_captured_from_its_syn_on() {
+    let mut bench = Bench::new();
+    let before = rested(&mut bench, 1024);
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    only(bench.receive(&before.segment(TcpFlags::ACK, b"")));
+    assert!(groups(&mut reader).is_empty(), "late segments of another");
+    let mut client = again(1024);
+    client.connect(&mut bench);
+    let begun = groups(&mut reader);
+    let kinds: Vec<_> = begun.iter().map(|group| group.kinds()).collect();
+    assert_eq!(kinds, [vec![FROM_CLIENT, FrameKind::Own], vec![FROM_CLIENT]]);
+    assert!(begun.iter().all(|group| !group.done().is_elsewhere));
+    assert_eq!(begun[0].connection, begun[1].connection);
+    assert_eq!(begun[1].done().facts.expect("made").phase, Phase::AwaitPayload);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
