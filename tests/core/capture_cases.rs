@@ -1,10 +1,12 @@
 //! What a capture says of frames that are easily taken for another connection's, or for nobody's.
 
 use crate::capture::{FROM_CLIENT, HEADERS, capture, groups};
-use crate::harness::{Bench, Client, close, nothing, only, spliced};
+use crate::harness::{Bench, Client, Server, close, nothing, only, spliced};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::config::ServerId;
 use splice::capture::{Choice, FrameKind, Wanted};
+use splice::event::Event;
+use splice::ids::RuleId;
 use splice::phase::Phase;
 
 /// A client that begins anew from the port of one that has closed.
@@ -86,6 +88,49 @@ fn a_connection_behind_one_that_was_not_captured_is_captured_from_its_syn_on() {
     assert!(begun.iter().all(|group| !group.done().is_elsewhere));
     assert_eq!(begun[0].connection, begun[1].connection);
     assert_eq!(begun[1].done().facts.expect("made").phase, Phase::AwaitPayload);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn one_that_was_there_before_and_waits_for_its_server_may_still_become_wanted() {
+    let mut bench = Bench::new();
+    let [mut called, mut not_called] = [1024, 1025].map(|port| {
+        let mut client = Client::new(port);
+        client.connect(&mut bench);
+        client
+    });
+    let (mut other, _) = spliced(&mut bench, 1026);
+    let mut reader = capture(&mut bench, of_server(1), HEADERS);
+    let places = bench.proxy.places_used();
+    bench.proxy.choose_open(&mut (0..places));
+    only(called.send(&mut bench, b"1 hello"));
+    let group = groups(&mut reader).pop().expect("a group");
+    assert!(group.events().contains(&Event::Buffered), "{group:?}");
+    assert_eq!(group.done().wanted, Wanted::Yes);
+    let syn = only(not_called.send(&mut bench, b"0 hello"));
+    assert_eq!(groups(&mut reader)[0].done().wanted, Wanted::Unknown);
+    Server::from_syn(&syn).accept(&mut bench);
+    assert_eq!(groups(&mut reader)[0].done().wanted, Wanted::No);
+    only(other.send(&mut bench, b"more"));
+    assert!(groups(&mut reader).is_empty(), "it has another server");
+    drop(bench.proxy.swap_tap(None));
+    // Which rule has chosen is not known of one whose server is called.
+    let choice = Choice {
+        rule: Some(RuleId(7)),
+        ..Choice::default()
+    };
+    let mut waiting = Client::new(1027);
+    waiting.connect(&mut bench);
+    let mut reader = capture(&mut bench, choice, HEADERS);
+    let places = bench.proxy.places_used();
+    bench.proxy.choose_open(&mut (0..places));
+    nothing(called.send(&mut bench, b"more"));
+    only(other.send(&mut bench, b"more"));
+    assert!(groups(&mut reader).is_empty());
+    only(waiting.send(&mut bench, b"0 hello"));
+    assert_eq!(groups(&mut reader).len(), 1, "it might have been this one");
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();

@@ -152,19 +152,21 @@ impl Tap {
         }
     }
 
-    /// Captures a connection from now on that was there before, if it is one of those. Its rule is not known.
+    /// Captures a connection from now on that was there before, if it is one of those, or may become one: another server may be called
+    /// as long as none has accepted, and a rule may choose one as long as none is called. Which rule has chosen is not known.
     pub(crate) fn choose_open(
         &mut self,
         slot: u32,
         (client, listener): (u128, u16),
-        server: Option<ServerId>,
+        (server, is_spliced): (Option<ServerId>, bool),
         hash: u64,
     ) {
-        let is_chosen = self.may_want(client, listener, hash)
-            && self.choice.rule.is_none()
-            && self.choice.server.is_none_or(|wanted| server == Some(wanted));
+        let is_called = self.choice.server.is_none_or(|wanted| server == Some(wanted));
+        let is_wanted = is_called && self.choice.rule.is_none();
+        let may_become = !is_spliced && (self.choice.rule.is_none() || server.is_none());
+        let is_chosen = self.may_want(client, listener, hash) && (is_wanted || may_become);
         self.choose(slot, is_chosen);
-        self.wanted.set(slot, is_chosen);
+        self.wanted.set(slot, is_chosen && is_wanted);
     }
 
     /// A rule has chosen the pool of a connection's server, or none has.

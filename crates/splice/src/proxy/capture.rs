@@ -37,7 +37,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 let key = ends.key(&self.rooms.settings, &self.rooms.borrowed, Side::Client);
                 let hash = key.map_or(0, |key| self.rooms.flows.hash(&key));
                 let of = (ends.client_address(), connection.listener);
-                tap.choose_open(slot, of, ends.leg.map(|leg| leg.server), hash);
+                let called = (ends.leg.map(|leg| leg.server), connection.spliced().is_some());
+                tap.choose_open(slot, of, called, hash);
             }
         }
     }
