@@ -5,6 +5,7 @@ use crate::harness::{Bench, Client, Server, close, nothing, only, spliced};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::config::ServerId;
 use splice::capture::{Choice, FrameKind, Wanted};
+use splice::drop_reason::DropReason;
 use splice::event::Event;
 use splice::ids::RuleId;
 use splice::phase::Phase;
@@ -88,6 +89,36 @@ fn a_connection_behind_one_that_was_not_captured_is_captured_from_its_syn_on() {
     assert!(begun.iter().all(|group| !group.done().is_elsewhere));
     assert_eq!(begun[0].connection, begun[1].connection);
     assert_eq!(begun[1].done().facts.expect("made").phase, Phase::AwaitPayload);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn what_is_dropped_for_its_flags_is_in_the_capture_of_its_connection() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (client, _) = spliced(&mut bench, 1024);
+    let connection = groups(&mut reader)[0].connection;
+    let nonsense = client.segment(TcpFlags::SYN | TcpFlags::FIN, b"");
+    nothing(bench.receive(&nonsense));
+    let dropped = groups(&mut reader);
+    assert_eq!(
+        (dropped[0].kinds(), dropped[0].connection),
+        (vec![FROM_CLIENT], connection)
+    );
+    assert_eq!(dropped[0].done().dropped, Some(DropReason::BadFlags));
+    assert_eq!(dropped[0].done().facts.expect("open").phase, Phase::SPLICED);
+    // Of others nothing is said.
+    drop(bench.proxy.swap_tap(None));
+    let of_nobody = Choice {
+        client: Some((0, u128::MAX)),
+        ..Choice::default()
+    };
+    let mut reader = capture(&mut bench, of_nobody, HEADERS);
+    nothing(bench.receive(&nonsense));
+    assert!(groups(&mut reader).is_empty());
+    assert_eq!(bench.dropped(DropReason::BadFlags), 2);
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();

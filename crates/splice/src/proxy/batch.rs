@@ -31,9 +31,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let mut buffers: ArrayVec<P::Buffer, BURST> = ArrayVec::new();
         let mut segments: ArrayVec<Segment, BURST> = ArrayVec::new();
         for packet in batch.drain(..) {
-            match self.read(&packet, &mut segments) {
+            match self.read(&packet, classify::check_flags, &mut segments) {
                 Ok(()) => buffers.push(packet.buffer),
-                Err(reason) => self.rooms.emit.dropped(reason),
+                Err(reason) => self.drop_unread(&packet, reason),
             }
         }
         out.enter(WorkStage::LookUp);
@@ -119,9 +119,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             .look_ahead(strangers.map(|segment| (segment.key.remote, &mut segment.looked_up)));
     }
 
-    /// Reads a packet's headers.
+    /// Reads a packet's headers, whose flags must pass `check`.
     #[inline(always)]
-    fn read(&self, packet: &Packet<P::Buffer>, into: &mut ArrayVec<Segment, BURST>) -> Result<(), DropReason> {
+    pub(super) fn read<const MOST: usize>(
+        &self,
+        packet: &Packet<P::Buffer>,
+        check: impl Fn(TcpFlags) -> Result<(), DropReason>,
+        into: &mut ArrayVec<Segment, MOST>,
+    ) -> Result<(), DropReason> {
         let Kind::Tcp(layout) = packet.kind else {
             return Err(DropReason::BadLayout);
         };
@@ -132,7 +137,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return Err(DropReason::OtherStation);
         }
         let header = segment::Header::read(frame, layout).ok_or(DropReason::BadLayout)?;
-        classify::check_flags(header.flags)?;
+        check(header.flags)?;
         let key = header.key;
         let hash = self.rooms.flows.hash_of_packet(&key, layout.version);
         self.rooms.flows.prefetch(hash);

@@ -13,6 +13,7 @@ use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
+use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use std::ops::Range;
@@ -142,7 +143,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.tell_lost();
     }
 
-    /// Drops a segment with a wrong checksum.
+    /// Drops a segment for this reason: its checksum is wrong, or its flags are.
     #[cold]
     #[inline(never)]
     pub(super) fn drop_damaged(&mut self, segment: &Segment, frame: &[u8], reason: DropReason) {
@@ -161,6 +162,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.rooms.emit.dropped(reason);
             self.end_group(found);
             return self.tell_lost();
+        }
+        self.rooms.emit.dropped(reason);
+    }
+
+    /// Drops a packet for what its headers say.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drop_unread(&mut self, packet: &Packet<P::Buffer>, reason: DropReason) {
+        let mut read: ArrayVec<Segment, 1> = ArrayVec::new();
+        if self.rooms.emit.tap.is_some()
+            && self.read(packet, |_| Ok(()), &mut read).is_ok()
+            && let Some(segment) = read.first()
+        {
+            return self.drop_damaged(segment, packet.buffer.data(), reason);
         }
         self.rooms.emit.dropped(reason);
     }
