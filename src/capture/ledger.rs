@@ -410,7 +410,7 @@ impl Connection {
         };
         match kind {
             FrameKind::Received(Side::Client) => Leg::Client,
-            FrameKind::Received(Side::Server) => Leg::Server,
+            FrameKind::Received(Side::Server) | FrameKind::Held => Leg::Server,
             FrameKind::Passed | FrameKind::Own if to_client() => Leg::Client,
             FrameKind::Passed | FrameKind::Own => Leg::Server,
         }

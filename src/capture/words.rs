@@ -34,6 +34,7 @@ pub(super) fn kind_name(kind: FrameKind) -> &'static str {
     match kind {
         FrameKind::Received(_) => "received",
         FrameKind::Passed => "passed",
+        FrameKind::Held => "held",
         FrameKind::Own => "own",
     }
 }

@@ -108,7 +108,7 @@ fn both_legs_of_a_connection_are_paired_from_its_syn_to_its_record() {
         &[FROM_CLIENT],
         // Its request, for which its server is called, and the answer, behind which the request follows.
         &[FROM_CLIENT, FrameKind::Own],
-        &[FROM_SERVER, FrameKind::Own, FrameKind::Own],
+        &[FROM_SERVER, FrameKind::Own, FrameKind::Held],
         &[FROM_SERVER, FrameKind::Passed],
         &[FROM_SERVER, FrameKind::Passed],
         &[FROM_CLIENT, FrameKind::Passed],

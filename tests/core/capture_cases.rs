@@ -1,7 +1,8 @@
 //! What a capture says of frames that are easily taken for another connection's, or for nobody's.
 
-use crate::capture::{FROM_CLIENT, HEADERS, capture, groups};
+use crate::capture::{FROM_CLIENT, FROM_SERVER, HEADERS, capture, groups};
 use crate::harness::{Bench, Client, Server, close, nothing, only, spliced};
+use crate::syn;
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::config::ServerId;
 use splice::capture::{Choice, FrameKind, Wanted};
@@ -9,6 +10,7 @@ use splice::drop_reason::DropReason;
 use splice::event::Event;
 use splice::ids::RuleId;
 use splice::phase::Phase;
+use testkit::Segment;
 
 /// A client that begins anew from the port of one that has closed.
 fn again(port: u16) -> Client {
@@ -89,6 +91,54 @@ fn a_connection_behind_one_that_was_not_captured_is_captured_from_its_syn_on() {
     assert!(begun.iter().all(|group| !group.done().is_elsewhere));
     assert_eq!(begun[0].connection, begun[1].connection);
     assert_eq!(begun[1].done().facts.expect("made").phase, Phase::AwaitPayload);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn a_syn_is_passed_when_it_has_come_and_of_our_own_making_when_the_next_server_gets_it() {
+    let mut bench = syn::bench();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let (client, first) = syn::forwarded(&mut bench);
+    assert_eq!(groups(&mut reader)[0].kinds(), [FROM_CLIENT, FrameKind::Passed]);
+    let refusal = Segment {
+        ack: first.seq.wrapping_add(1),
+        flags: TcpFlags::RST | TcpFlags::ACK,
+        window: 0,
+        ..Segment::between(first.to, first.from)
+    };
+    let second = only(bench.receive(&refusal));
+    assert_eq!(groups(&mut reader)[0].kinds(), [FROM_SERVER, FrameKind::Own]);
+    only(bench.receive(&client.syn()));
+    assert_eq!(groups(&mut reader)[0].kinds(), [FROM_CLIENT, FrameKind::Passed]);
+    only(bench.receive(&Server::from_syn(&second).syn_ack()));
+    assert_eq!(groups(&mut reader)[0].kinds(), [FROM_SERVER, FrameKind::Passed]);
+    drop(bench.proxy.swap_tap(None));
+    bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn the_pieces_of_a_segment_are_that_segment_and_nothing_of_it_is_dropped() {
+    let mut bench = Bench::new();
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    let mut client = Client::new(1024);
+    client.connect(&mut bench);
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    let mut server = Server::from_syn(&syn);
+    server.options.mss = Some(536);
+    server.accept(&mut bench);
+    server.ack = server.ack.wrapping_add(7);
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
+    groups(&mut reader);
+    bench.receive_raw(&client.segment(TcpFlags::PSH, &[7; 1000]));
+    let cut = groups(&mut reader);
+    let kinds = cut[0].kinds();
+    let passed = kinds.iter().filter(|kind| **kind == FrameKind::Passed);
+    assert_eq!((kinds[0], passed.count()), (FROM_CLIENT, 2), "{kinds:?}");
+    assert_eq!(cut[0].done().dropped, None);
+    assert_eq!(bench.dropped(DropReason::Resegmented), 1);
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();

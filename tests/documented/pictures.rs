@@ -75,7 +75,10 @@ fn the_picture_of_a_capture_has_the_words_of_today() {
     let causes = names("Cause", "");
     for (shown, known) in [
         (column("Ended by"), causes),
-        (column("Kind"), ["received", "passed", "own"].map(str::to_owned).into()),
+        (
+            column("Kind"),
+            ["received", "passed", "held", "own"].map(str::to_owned).into(),
+        ),
     ] {
         assert!(!shown.is_empty());
         for word in shown {

@@ -12,7 +12,7 @@ use crate::session::segment::Segment;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::port::PortId;
-use netfcts::Cause;
+use netfcts::{Cause, Side};
 
 /// The buffers of a core's own frames, the reasons for what it drops, and who is shown them.
 pub(crate) struct Emitter<P> {
@@ -104,6 +104,15 @@ impl<P: BufferPool> Emitter<P> {
         out.send(port, frame);
     }
 
+    /// Sends a SYN, or an answer to it, that is passed on from this side and was written anew. What this side has not just sent is of our
+    /// own making: a SYN that the next server gets.
+    pub(crate) fn pass_anew(&mut self, from: Side, port: PortId, frame: P::Buffer, out: &mut impl Output<P::Buffer>) {
+        let has_come = self.tap.as_ref().is_some_and(|tap| tap.has_received(from));
+        let kind = if has_come { FrameKind::Passed } else { FrameKind::Own };
+        self.show(kind, port, frame.data());
+        out.send(port, frame);
+    }
+
     /// Sends a frame of our own making.
     #[inline(always)]
     pub(crate) fn send_own(&mut self, port: PortId, frame: P::Buffer, out: &mut impl Output<P::Buffer>) {
@@ -137,18 +146,19 @@ impl<P: BufferPool> Emitter<P> {
         payload: &[u8],
         out: &mut impl Output<P::Buffer>,
     ) {
-        if let Err(reason) = self.send_joined(memory, path, control, (&[], payload), out) {
+        if let Err(reason) = self.send_as(FrameKind::Own, memory, path, control, (&[], payload), out) {
             self.dropped(reason);
         }
     }
 
-    /// Sends a frame whose bytes stand in two places.
+    /// The same for a frame of this kind, whose bytes stand in two places.
     ///
     /// # Errors
     /// [`DropReason::NoBuffer`] if the pool is empty or its buffers are too small.
     #[inline(always)]
-    pub(crate) fn send_joined(
+    pub(crate) fn send_as(
         &mut self,
+        kind: FrameKind,
         memory: Option<P::Buffer>,
         path: &Path,
         control: &Control,
@@ -160,7 +170,8 @@ impl<P: BufferPool> Emitter<P> {
             .segment(path, payload)
             .emit_behind(front, &mut buffer, path.checksums)
             .map_err(|_| DropReason::NoBuffer)?;
-        self.send_own(path.device, buffer, out);
+        self.show(kind, path.device, buffer.data());
+        out.send(path.device, buffer);
         Ok(())
     }
 }

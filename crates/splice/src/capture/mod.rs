@@ -57,8 +57,10 @@ const RECORDS: usize = 1024;
 pub enum FrameKind {
     /// It came in, on the leg to this side.
     Received(Side),
-    /// The frame that came in, as it goes out.
+    /// The frame that came in, as it goes out, or a piece of it.
     Passed,
+    /// Bytes, or the end, of a client that came before and were held until its server was there.
+    Held,
     /// A frame of our own making: a SYN-ACK, an ACK, a RST, what is sent again.
     Own,
 }

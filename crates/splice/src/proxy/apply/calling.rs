@@ -8,6 +8,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
+use crate::capture::FrameKind::{self, Held, Own};
 use crate::emit::Emitter;
 use crate::handshake::forwarded_syn::ServerSynAck;
 use crate::proxy::apply::shaking::PeerNumbers;
@@ -476,7 +477,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
             let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
             let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
-            emit_on(&mut self.emit, path.as_ref(), &control, (&[], payload), out);
+            emit_on(&mut self.emit, path.as_ref(), (Own, &control), (&[], payload), out);
         }
         let first = client.first_byte();
         spliced.to_server.edge = spliced.to_server.edge.later(first);
@@ -499,7 +500,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 };
                 let control = handoff.control(seq, flags);
                 self.records.count(Side::Server, TcpCounter::SentPayload);
-                emit_on(&mut self.emit, path.as_ref(), &control, (front, payload), out);
+                emit_on(&mut self.emit, path.as_ref(), (Held, &control), (front, payload), out);
             }
             let last = first + end as u32 + u32::from(fin_at == Some(end));
             // The window was promised before it was known: what was held is sent whatever the server offers.
@@ -510,7 +511,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             // The client has closed without a byte.
             fin_sent = true;
             let control = handoff.control(first, TcpFlags::ACK | TcpFlags::FIN);
-            emit_on(&mut self.emit, path.as_ref(), &control, (&[], &[]), out);
+            emit_on(&mut self.emit, path.as_ref(), (Held, &control), (&[], &[]), out);
             spliced.to_server.note_sent(first, first + 1);
         }
         let bytes = i64::from(spliced.to_server.end - first) - i64::from(fin_sent);
@@ -611,14 +612,14 @@ impl SpliceParams {
 fn emit_on<P: BufferPool>(
     emit: &mut Emitter<P>,
     path: Option<&Path>,
-    control: &Control,
+    (kind, control): (FrameKind, &Control),
     (front, payload): (&[u8], &[u8]),
     out: &mut impl Output<P::Buffer>,
 ) {
     let sent = match path {
         None => Err(DropReason::NoNeighbour),
         Some(_) if !has_room_for_data(out) => Err(DropReason::NoRoom),
-        Some(path) => emit.send_joined(None, path, control, (front, payload), out),
+        Some(path) => emit.send_as(kind, None, path, control, (front, payload), out),
     };
     if let Err(reason) = sent {
         emit.dropped(reason);

@@ -13,6 +13,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::stage::WorkStage;
+use crate::capture::FrameKind;
 use crate::proxy::{Incoming, Rooms, icmp, routes};
 use crate::records::Fin;
 use crate::rewrite::siit;
@@ -330,7 +331,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !incoming.is_intact() {
             return self.emit.dropped(DropReason::BadTcpChecksum);
         }
-        self.emit.dropped(DropReason::Resegmented);
+        // It goes on all the same: a capture is not told that it is dropped.
+        self.emit.drops.add(DropReason::Resegmented, 1);
         self.tell_mtu(connection, incoming, mss, out);
         let Incoming { buffer, segment } = incoming;
         let options = TcpOptions::parse(segment.options(buffer.data()));
@@ -353,7 +355,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             }
             let seq = seq + (index * room) as u32;
             let control = Control { seq, flags, ..control };
-            self.emit.send(None, path, &control, piece, out);
+            let sent = (self.emit).send_as(FrameKind::Passed, None, path, &control, (&[], piece), out);
+            if let Err(reason) = sent {
+                self.emit.dropped(reason);
+            }
         }
     }
 

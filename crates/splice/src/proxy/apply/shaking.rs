@@ -164,7 +164,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let timestamps = (client.tsval.wrapping_add(ours.tsval_shift), 0);
         let options = forwarded_syn::translated(&syn.options, largest, Some(timestamps));
         self.records.count(Side::Server, TcpCounter::SentSyn);
-        self.emit_with_options(None, &path, &control, &options, out);
+        self.emit_with_options((Side::Client, None), &path, &control, &options, out);
     }
 
     /// Passes the server's SYN-ACK on to the client, with our number in place of the server's.
@@ -235,7 +235,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 syn.pool = call.pool;
             }
         }
-        self.emit_with_options(Some(buffer), &path, &control, &raw, out);
+        self.emit_with_options((Side::Server, Some(buffer)), &path, &control, &raw, out);
     }
 
     /// The client has acknowledged the SYN-ACK that was passed on to it.
@@ -393,9 +393,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         fits(paths[0]).min(fits(paths[1]))
     }
 
+    /// Passes a SYN, or an answer to it, on from one side to the other; in this memory, if there is some.
     fn emit_with_options(
         &mut self,
-        memory: Option<P::Buffer>,
+        (from, memory): (Side, Option<P::Buffer>),
         path: &Path,
         control: &Control,
         options: &OptionBytes,
@@ -405,7 +406,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return self.emit.dropped(DropReason::NoBuffer);
         };
         match forwarded_syn::write(&mut buffer, path, control, options) {
-            Ok(()) => self.emit.pass(path.device, buffer, out),
+            Ok(()) => self.emit.pass_anew(from, path.device, buffer, out),
             Err(reason) => self.emit.dropped(reason),
         }
     }
