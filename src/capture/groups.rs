@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use e2d2::time::Instant;
 use netfcts::record::SessionRecord;
-use splice::capture::{CaptureReader, Done, Frame, Stepped, What};
+use splice::capture::{CaptureReader, Done, ENTRIES, Frame, Stepped, What};
 
 /// Entries that are taken from a core before another has its turn.
 const TAKEN_AT_ONCE: usize = 4096;
 
-/// Records that wait for the group in which their connection ended.
-const MOST_RECORDS: usize = 4096;
+/// Records that wait for the group in which their connection ended: all that a core's ring has, and as many before them.
+const MOST_RECORDS: usize = 2 * ENTRIES;
 
 /// The index of a core, and what it calls a connection.
 pub(super) type Key = (usize, u64);

@@ -1,7 +1,7 @@
 //! What a capture says of frames that are easily taken for another connection's, or for nobody's.
 
 use crate::capture::{FROM_CLIENT, FROM_SERVER, HEADERS, capture, groups};
-use crate::harness::{Bench, Client, Server, close, nothing, only, spliced};
+use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
 use crate::syn;
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::config::ServerId;
@@ -214,5 +214,22 @@ fn one_that_was_there_before_and_waits_for_its_server_may_still_become_wanted() 
     assert_eq!(groups(&mut reader).len(), 1, "it might have been this one");
     drop(bench.proxy.swap_tap(None));
     bench.finish();
+    bench.assert_all_returned();
+}
+
+#[test]
+fn the_records_of_all_that_end_between_two_looks_find_room() {
+    const MANY: u16 = 1_500;
+    let mut bench = Bench::with_config(&CONFIG.replace("max_connections = 64", "max_connections = 2000"));
+    for port in 0..MANY {
+        Client::new(1024 + port).connect(&mut bench);
+    }
+    let mut reader = capture(&mut bench, Choice::default(), HEADERS);
+    bench.finish();
+    let mut records = 0;
+    reader.records(|_| records += 1);
+    assert_eq!((records, reader.lost()), (MANY, 0));
+    assert_eq!(groups(&mut reader).len(), usize::from(MANY));
+    drop(bench.proxy.swap_tap(None));
     bench.assert_all_returned();
 }

@@ -49,8 +49,9 @@ const FRAMES: usize = 2 * ENTRIES;
 /// Bytes of frames that wait for the reader.
 const BYTES: usize = 1 << 20;
 
-/// Records that wait for the reader, 128 bytes each.
-const RECORDS: usize = 1024;
+/// Records that wait for the reader, 128 bytes each: it takes them when it has taken the entries of a turn, half as many as there is room
+/// for, and each comes with two entries, a step and the end of its group.
+const RECORDS: usize = ENTRIES;
 
 /// How a frame came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
