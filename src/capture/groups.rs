@@ -22,7 +22,7 @@ pub(super) struct Core {
     open: Vec<Group>,
     /// Records of connections whose last group has not ended.
     records: VecDeque<SessionRecord>,
-    pub(super) lost_told: u64,
+    lost_told: u64,
 }
 
 /// The frames and steps of one packet number.
@@ -57,6 +57,13 @@ impl Core {
             records: VecDeque::new(),
             lost_told: 0,
         }
+    }
+
+    /// Frames that found no room since this was asked last.
+    pub(super) fn take_lost(&mut self) -> u64 {
+        let lost = self.reader.lost() - self.lost_told;
+        self.lost_told += lost;
+        lost
     }
 
     /// Takes what has come, a part at a time; groups that have ended go to `ended`. Returns the number of entries.

@@ -1,10 +1,9 @@
 //! What cores have said, put together by connection, and what of it is written.
 //!
 //! A group is written when it has ended, a connection's groups in their order. Those of a connection that may not be wanted, or is
-//! wanted only if it ends as [`Ending`] says, are kept, the last of them, until that is known. What is kept has bounds: whoever
-//! comes when all places are taken has the oldest forgotten, and that is counted.
+//! wanted only if it ends as [`Ending`] says, are kept, the last of them, until that is known. What is kept has bounds (`places`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,19 +11,16 @@ use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::format::{NameTable, RecordFormat, RecordLines};
 use netfcts::record::Cause;
-use splice::capture::{CaptureReader, Done, Facts, Frame, FrameKind, Wanted};
+use splice::capture::{CaptureReader, Done, Wanted};
 use splice::ids::RuleId;
 use splice::phase::Phase;
 
+use super::connection::{Connection, Fate};
 use super::groups::{Core, Group, Key};
+use super::packets::{Naming, Written, packets_of};
 use super::pcapng::{self, Packet, Statistics};
+use super::places::{Bounds, Places};
 use super::words::{self, Leg};
-
-/// Connections of which something is known at a time.
-const MOST_CONNECTIONS: usize = 65_536;
-
-/// Groups that are kept of all connections together, some 1.5 KB each.
-const MOST_KEPT: usize = 65_536;
 
 /// How a connection has to end to be written: all that is said here.
 #[derive(Clone, Debug)]
@@ -63,9 +59,11 @@ impl Ending {
 pub struct Totals {
     /// Frames in the file.
     pub written: u64,
-    /// Frames that found no room on their way from a core.
+    /// Frames that found no room on their way from a core, or were kept and had to be forgotten.
     pub lost: u64,
-    /// Connections of which something was kept that was forgotten, for want of places, before their end was known.
+    /// Those of them that were kept until there was no place for them, before the end of their connection was known.
+    pub forgotten_frames: u64,
+    /// The connections that these were of.
     pub forgotten: u64,
 }
 
@@ -73,6 +71,7 @@ impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
         self.written += other.written;
         self.lost += other.lost;
+        self.forgotten_frames += other.forgotten_frames;
         self.forgotten += other.forgotten;
     }
 }
@@ -85,6 +84,7 @@ impl std::ops::Sub for Totals {
         Self {
             written: self.written - before.written,
             lost: self.lost - before.lost,
+            forgotten_frames: self.forgotten_frames - before.forgotten_frames,
             forgotten: self.forgotten - before.forgotten,
         }
     }
@@ -100,58 +100,21 @@ pub(super) struct Ledger {
     rules: RuleNames,
     lines: RecordLines,
     ports: usize,
-    connections: HashMap<Key, Connection>,
-    /// Keys in the order in which their connections came, with their numbers.
-    order: VecDeque<(Key, u64)>,
-    numbers: u64,
-    /// Groups that are kept.
-    kept: usize,
+    places: Places,
     began: Instant,
     /// By interface: packets written, and lost before one of them.
     told: Vec<(u64, u64)>,
-    totals: Totals,
-    /// Frames that are written at most.
+    /// Frames in the file, and how many there may be.
+    written: u64,
     most: u64,
     /// What is to be sent.
     pub(super) out: Vec<u8>,
 }
 
-struct Connection {
-    number: u64,
-    facts: Option<Facts>,
-    listener: Option<u16>,
-    rule: Option<RuleId>,
-    client: Option<(u128, u16)>,
-    /// When the first payload of each side came.
-    asked_at: Option<Instant>,
-    answered_at: Option<Instant>,
-    kept: VecDeque<Vec<Written>>,
-    over: Option<Fate>,
-}
-
-/// What has become of a connection's frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Written,
-    LeftOut,
-}
-
-/// A packet that may be written.
-struct Written {
-    interface: u32,
-    at: Instant,
-    bytes: Vec<u8>,
-    length: u32,
-    comments: Vec<String>,
-    is_inbound: bool,
-    id: u64,
-    core: usize,
-}
-
 impl Ledger {
     pub(super) fn new(
         readers: Vec<(u32, CaptureReader)>,
-        ending: Ending,
+        (ending, bounds): (Ending, Bounds),
         (names, rules, ports): (NameTable, RuleNames, &[String]),
         (comment, snaplen): (&str, u16),
         (now, most): (Instant, u64),
@@ -178,13 +141,10 @@ impl Ledger {
             names,
             rules,
             ports: ports.len(),
-            connections: HashMap::new(),
-            order: VecDeque::new(),
-            numbers: 0,
-            kept: 0,
+            places: Places::new(bounds, 2 * ports.len() + 1),
             began: now,
             told: vec![(0, 0); 2 * ports.len() + 1],
-            totals: Totals::default(),
+            written: 0,
             most,
             out,
         }
@@ -197,12 +157,16 @@ impl Ledger {
         for (index, core) in self.cores.iter_mut().enumerate() {
             taken += core.take(index, &mut ended);
         }
-        // Each core's groups are in order, and the cores' clocks are one.
-        ended.sort_by_key(|(group, _): &(Group, Done)| group.at);
+        self.settle_all(ended);
+        taken
+    }
+
+    /// Each core's groups are in order, and the cores' clocks are one.
+    fn settle_all(&mut self, mut ended: Vec<(Group, Done)>) {
+        ended.sort_by_key(|(group, _)| group.at);
         for (group, done) in ended {
             self.settle(group, &done);
         }
-        taken
     }
 
     /// Whether all cores have let go of their taps.
@@ -212,23 +176,27 @@ impl Ledger {
 
     /// Whether so many frames are written as may be.
     pub(super) fn is_full(&self) -> bool {
-        self.totals.written >= self.most
+        self.written >= self.most
     }
 
     pub(super) fn totals(&self) -> Totals {
+        let lost: u64 = self.cores.iter().map(|core| core.reader.lost()).sum();
+        let forgotten = self.places.forgotten();
         Totals {
-            lost: self.cores.iter().map(|core| core.reader.lost()).sum(),
-            ..self.totals
+            written: self.written,
+            lost: lost + forgotten.frames,
+            forgotten_frames: forgotten.frames,
+            forgotten: forgotten.connections,
         }
     }
 
     /// Ends the file.
     pub(super) fn finish(&mut self, now: Instant) {
-        let rest: u64 = self.cores.iter().map(|core| core.reader.lost() - core.lost_told).sum();
+        let rest: u64 = self.cores.iter_mut().map(Core::take_lost).sum();
         let times = (self.wall(self.began), self.wall(now));
         for (interface, (written, lost)) in (0..).zip(self.told.clone()) {
             // What was lost behind the last frame was of no interface that is known.
-            let lost = lost + if interface == 0 { rest } else { 0 };
+            let lost = lost + self.places.take_untold(interface) + if interface == 0 { rest } else { 0 };
             let of = Statistics {
                 interface,
                 from_to_ns: times,
@@ -245,102 +213,60 @@ impl Ledger {
 
     /// What becomes of a group that has ended.
     fn settle(&mut self, group: Group, done: &Done) {
-        let key = group.key;
-        let is_late = done.facts.is_some_and(|facts| facts.phase == Phase::TimeWait);
-        let known = self.connections.get(&key).map(|connection| connection.over);
-        match known {
-            _ if done.is_elsewhere => return,
-            // A late segment of one that is over: it is written if the others were.
-            Some(Some(Fate::LeftOut)) if is_late => return,
-            None if is_late && !self.ending.is_any() => return,
-            // Another connection of the same client's port. Of the one before nothing is kept.
-            Some(Some(_)) if !is_late => _ = self.connections.remove(&key),
-            _ => {}
-        }
-        self.know(key);
-        let Some(connection) = self.connections.get_mut(&key) else {
+        if done.is_elsewhere || !self.is_news(&group.key, done) {
             return;
-        };
+        }
+        let key = group.key;
+        let connection = self.places.enter(key);
         connection.learn(&group, done);
         let core = &mut self.cores[key.0];
         let record = done.is_over.then(|| core.record_of(connection.client)).flatten();
         let cause = (record.as_ref().map(|record| record.cause(Side::Client))).or(words::cause_of(&group.steps));
         let lines = &mut self.lines;
         let record = record.map(|record| format!("record {}", lines.line(&record).trim_end()));
-        let number = core.number;
-        let packets = packets_of(
-            &group,
-            (connection, done),
-            record,
-            ((&self.names, &self.rules), self.ports, number),
-        );
-        connection.kept.push_back(packets);
-        self.kept += 1;
-        let passes = self.ending.passes(connection, done, (cause, group.at));
-        if passes == Some(false) && connection.kept.len() > self.ending.last {
-            connection.kept.pop_front();
-            self.kept -= 1;
-        }
-        if done.is_over || passes.is_none() {
-            connection.over = Some(if passes == Some(true) {
-                Fate::Written
-            } else {
-                Fate::LeftOut
-            });
-        }
-        if passes == Some(true) || connection.over.is_some() {
-            let kept = std::mem::take(&mut connection.kept);
-            self.kept -= kept.len();
-            let written = kept.into_iter().flatten().filter(|_| passes == Some(true));
-            written.for_each(|packet| self.write(packet));
-        }
-        while self.kept > MOST_KEPT && !self.order.is_empty() {
-            self.forget_oldest();
-        }
-    }
-
-    /// Makes a place for a connection, if it has none.
-    fn know(&mut self, key: Key) {
-        if self.connections.contains_key(&key) {
-            return;
-        }
-        if self.connections.len() >= MOST_CONNECTIONS {
-            self.forget_oldest();
-        }
-        self.numbers += 1;
-        let connection = Connection {
-            number: self.numbers,
-            facts: None,
-            listener: None,
-            rule: None,
-            client: None,
-            asked_at: None,
-            answered_at: None,
-            kept: VecDeque::new(),
-            over: None,
+        let naming = Naming {
+            names: &self.names,
+            rules: &self.rules,
+            ports: self.ports,
         };
-        self.connections.insert(key, connection);
-        // Those that are over have left a key behind.
-        if self.order.len() >= 2 * MOST_CONNECTIONS {
-            let connections = &self.connections;
-            self.order
-                .retain(|(key, number)| connections.get(key).is_some_and(|of| of.number == *number));
+        let packets = packets_of(&group, (connection, done), record, naming, core.number);
+        let passes = self.ending.passes(connection, done, (cause, group.at));
+        let is_written = passes == Some(true);
+        if done.is_over || passes.is_none() {
+            connection.over = Some(if is_written { Fate::Written } else { Fate::LeftOut });
         }
-        self.order.push_back((key, self.numbers));
+        let is_settled = is_written || connection.over.is_some();
+        self.places.keep(&key, packets);
+        self.places.keep_last(&key, self.ending.last);
+        if is_settled {
+            let kept = self.places.take_kept(&key).filter(|_| is_written);
+            kept.for_each(|packet| self.write(packet));
+        }
+        self.places.note(key);
     }
 
-    fn forget_oldest(&mut self) {
-        while let Some((key, number)) = self.order.pop_front() {
-            if self.connections.get(&key).is_some_and(|of| of.number == number) {
-                let kept = self
-                    .connections
-                    .remove(&key)
-                    .map_or(0, |forgotten| forgotten.kept.len());
-                self.totals.forgotten += u64::from(kept > 0);
-                self.kept -= kept;
-                return;
+    /// Whether a group is of a connection that is to be known, and not of one whose frames were left out. Of another with the same
+    /// client's port before it nothing is known any more.
+    fn is_news(&mut self, key: &Key, done: &Done) -> bool {
+        let is_late = done.facts.is_some_and(|facts| facts.phase == Phase::TimeWait);
+        let is_begun = done.facts.is_some() || done.is_over;
+        let known = self.places.get(key);
+        match known.map(|connection| connection.over) {
+            // A late segment of one that is over: it is written if the others were.
+            Some(Some(fate)) if is_late => return fate == Fate::Written,
+            None if is_late => return self.ending.is_any(),
+            // How it ended was lost.
+            Some(None) if is_late && !self.ending.is_any() => {
+                self.places.forget(key);
+                return false;
             }
+            Some(Some(_)) => self.places.forget(key),
+            Some(None) if !is_begun && known.is_some_and(|connection| connection.facts.is_some()) => {
+                self.places.forget(key);
+            }
+            _ => {}
         }
+        true
     }
 
     fn write(&mut self, written: Written) {
@@ -348,8 +274,7 @@ impl Ledger {
             return;
         }
         let core = &mut self.cores[written.core];
-        let lost = core.reader.lost() - core.lost_told;
-        core.lost_told += lost;
+        let lost = core.take_lost() + self.places.take_untold(written.interface);
         let number = core.number;
         let packet = Packet {
             interface: written.interface,
@@ -367,107 +292,10 @@ impl Ledger {
             *count += 1;
             *dropped += lost;
         }
-        self.totals.written += 1;
+        self.written += 1;
     }
 }
 
-impl Connection {
-    fn learn(&mut self, group: &Group, done: &Done) {
-        if let Some(facts) = done.facts {
-            (self.listener, self.rule) = (facts.listener.or(self.listener), facts.rule.or(self.rule));
-            self.client = Some((u128::from_ne_bytes(facts.client), facts.client_port));
-            self.facts = Some(facts);
-        }
-        let Some((frame, bytes)) = group.frames.first() else {
-            return;
-        };
-        let (FrameKind::Received(side), Some(ends)) = (frame.kind, words::ends_of(bytes)) else {
-            return;
-        };
-        if side == Side::Client {
-            self.client.get_or_insert(ends.source);
-        }
-        if ends.payload > 0 {
-            let first = match side {
-                Side::Client => &mut self.asked_at,
-                Side::Server => &mut self.answered_at,
-            };
-            first.get_or_insert(group.at);
-        }
-    }
-
-    fn is_slower_than(&self, bound: Duration, now: Instant) -> bool {
-        self.asked_at
-            .is_some_and(|asked| self.answered_at.unwrap_or(now).saturating_since(asked) > bound)
-    }
-
-    fn leg_of(&self, kind: FrameKind, bytes: &[u8]) -> Leg {
-        let to_client = || {
-            let ends = words::ends_of(bytes);
-            ends.zip(self.client).is_none_or(|(ends, (address, port))| {
-                ends.destination.0 == address && (ends.destination.1 == port || ends.destination.1 == 0)
-            })
-        };
-        match kind {
-            FrameKind::Received(Side::Client) => Leg::Client,
-            FrameKind::Received(Side::Server) | FrameKind::Held => Leg::Server,
-            FrameKind::Passed | FrameKind::Own if to_client() => Leg::Client,
-            FrameKind::Passed | FrameKind::Own => Leg::Server,
-        }
-    }
-}
-
-/// The packets of a group; what was decided stands in the first, a record in the last.
-fn packets_of(
-    group: &Group,
-    (connection, done): (&Connection, &Done),
-    record: Option<String>,
-    ((names, rules), ports, core): ((&NameTable, &RuleNames), usize, u32),
-) -> Vec<Written> {
-    let facts = connection.facts.as_ref();
-    let rule = connection.rule.and_then(|rule| rules.get(&rule));
-    let parties = words::parties(facts, connection.listener, rule, names);
-    let decision = words::decision(&group.steps, done, facts);
-    let number = connection.number;
-    let id = (group.key.0 as u64) << 48 | group.packet;
-    let comment = |kind: &str, leg: Option<Leg>, is_first: bool| {
-        let leg = leg.map_or(String::new(), |leg| format!(" leg={}", leg.name()));
-        let decision = if is_first { decision.as_str() } else { "" };
-        format!(
-            "conn={number} pkt={core}-{}{leg} kind={kind}{parties}{decision}",
-            group.packet
-        )
-    };
-    let of_frame = |(place, (frame, bytes)): (usize, &(Frame, Vec<u8>))| {
-        let leg = connection.leg_of(frame.kind, bytes);
-        Written {
-            interface: 2 * u32::from(frame.port.0) + u32::from(leg == Leg::Server),
-            at: group.at,
-            bytes: bytes.clone(),
-            length: frame.length.into(),
-            comments: vec![comment(words::kind_name(frame.kind), Some(leg), place == 0)],
-            is_inbound: matches!(frame.kind, FrameKind::Received(_)),
-            id,
-            core: group.key.0,
-        }
-    };
-    let mut packets: Vec<Written> = group.frames.iter().enumerate().map(of_frame).collect();
-    if packets.is_empty() && !group.steps.is_empty() {
-        let text = comment("event", None, true);
-        let bytes = pcapng::text_packet(&text);
-        packets.push(Written {
-            interface: 2 * ports as u32,
-            at: group.at,
-            length: bytes.len() as u32,
-            bytes,
-            comments: vec![text],
-            is_inbound: false,
-            id,
-            core: group.key.0,
-        });
-    }
-    if let Some(last) = packets.last_mut() {
-        last.comments.extend(record);
-    }
-    packets
-}
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -10,9 +10,12 @@
 //! There is one capture at a time. It ends when its reader has had enough or goes, after a time, after a number of frames, or with
 //! the engine.
 
+mod connection;
 mod groups;
 mod ledger;
+mod packets;
 mod pcapng;
+mod places;
 mod words;
 
 pub use ledger::Totals;
@@ -28,6 +31,7 @@ use splice::ids::RuleId;
 use splice::visit::ConnectionFilter;
 
 use self::ledger::{Ending, Ledger, RuleNames};
+use self::places::Bounds;
 use crate::commands::{Purpose, Visit};
 use crate::config::Config;
 use crate::engine::{CaptureClaim, Watch};
@@ -216,7 +220,7 @@ pub fn begin(query: &str, watch: &Watch) -> Result<Capture, Refusal> {
     let comment = format!("ctl capture start {query}");
     let ledger = Ledger::new(
         readers,
-        wish.ending,
+        (wish.ending, Bounds::CAPTURE),
         (watch.names(), rule_names(&config), &ports),
         (comment.trim_end(), wish.extent.snaplen),
         (watch.now(), wish.count),
@@ -244,10 +248,12 @@ impl Capture {
         let Totals {
             written,
             lost,
+            forgotten_frames,
             forgotten,
         } = self.ledger.totals();
         let end = sent.map_or_else(|error| format!(", and its reader is gone: {error}"), |()| String::new());
-        log::info!("capture: {written} frames written, {lost} lost, {forgotten} connections forgotten{end}");
+        let kept = format!("{forgotten_frames} of them kept and forgotten, of {forgotten} connections");
+        log::info!("capture: {written} frames written, {lost} lost, {kept}{end}");
     }
 
     fn run(&mut self, body: &mut Body) -> std::io::Result<()> {

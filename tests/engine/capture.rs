@@ -206,7 +206,7 @@ fn ctrl_c_has_the_engine_end_the_file_which_is_its_owners() {
 }
 
 #[test]
-fn only_what_a_rule_has_chosen_is_captured() {
+fn only_what_is_asked_for_is_captured() {
     if !tshark::is_there("engine::capture::rule") {
         return;
     }
@@ -216,6 +216,12 @@ fn only_what_a_rule_has_chosen_is_captured() {
         (50_000, "listener=web&rule=greeting", 1),
         (50_001, "rule=1&listener=web", 0),
         (50_002, "listener=web&server=one&rule=greeting", 1),
+        (50_003, "server=one", 1),
+        (50_004, "sample=1/1", 1),
+        (50_005, "sample=1/4000000000", 0),
+        // Its server never says a word.
+        (50_006, "slower_than=1ns", 1),
+        (50_007, "slower_than=1h", 0),
     ] {
         let (file, enough) = begin(&served, query);
         reset_by_server(&served, Station::new(5, "10.0.0.5:50000").with_port(port));

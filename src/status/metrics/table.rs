@@ -122,7 +122,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         counter(
             "proxyengine_captured_frames",
             &["fate"],
-            "Frames of captures: written, or lost because a core's rings were full",
+            "Frames of captures: written, or lost because a core's rings or the places for what is kept were full",
         ),
         |seen, values| {
             let captured = seen.watch.captured();
