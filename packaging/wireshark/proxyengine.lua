@@ -11,6 +11,7 @@ local words = {
     pkt = ProtoField.string("proxyengine.pkt", "Packet"),
     leg = ProtoField.string("proxyengine.leg", "Leg"),
     kind = ProtoField.string("proxyengine.kind", "Kind"),
+    of = ProtoField.string("proxyengine.of", "Held since packets"),
     client = ProtoField.string("proxyengine.client", "Client"),
     listener = ProtoField.string("proxyengine.listener", "Listener"),
     rule = ProtoField.string("proxyengine.rule", "Rule"),
@@ -26,7 +27,9 @@ local words = {
 local record = ProtoField.string("proxyengine.record", "Session record")
 local twin = ProtoField.framenum("proxyengine.twin", "The same packet")
 
-local fields = { record, twin }
+local came = ProtoField.framenum("proxyengine.came", "Came in")
+
+local fields = { record, twin, came }
 for _, field in pairs(words) do
     table.insert(fields, field)
 end
@@ -72,6 +75,15 @@ function proxyengine.dissector(_, pinfo, tree)
                     part:add(field, UInt64.new(tonumber(value)))
                 elseif field then
                     part:add(field, value)
+                end
+                if key == "of" then
+                    for packet in value:gmatch("[^,]+") do
+                        -- What came in is the first frame of its packet.
+                        local frames = frames_of[packet]
+                        if frames then
+                            part:add(came, frames[1])
+                        end
+                    end
                 end
                 if key == "pkt" then
                     for _, other in ipairs(remember(value, pinfo.number)) do

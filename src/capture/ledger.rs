@@ -230,6 +230,9 @@ impl Ledger {
             ports: self.ports,
         };
         let packets = packets_of(&group, (connection, done), record, naming, core.number);
+        if connection.is_met() {
+            connection.forget_held();
+        }
         let passes = self.ending.passes(connection, done, (cause, group.at));
         let is_written = passes == Some(true);
         if done.is_over || passes.is_none() {

@@ -372,3 +372,34 @@ fn a_port_that_is_used_again_is_another_connection_even_if_the_end_of_the_first_
         assert_eq!(said[0].word("server"), None, "{said:?}");
     }
 }
+
+#[test]
+fn what_was_held_names_the_packets_in_which_it_came() {
+    let mut ledger = ledger(any(), MANY);
+    for (packet, seq) in [(1, 100), (2, 110), (3, 120)] {
+        let mut part = in_phase(Phase::AwaitPayload, 1, packet);
+        part.0.frames[0].1 = frame(1, seq, 10);
+        tell(&mut ledger, part);
+    }
+    let mut answer = open(1, 4);
+    answer.0.frames.clear();
+    add(&mut answer, FrameKind::Received(Side::Server), frame(80, 0, 0));
+    add(&mut answer, FrameKind::Own, frame(5000, 1100, 0));
+    add(&mut answer, FrameKind::Held, frame(5000, 1100, 15));
+    add(&mut answer, FrameKind::Held, frame(5000, 1115, 15));
+    tell(&mut ledger, answer);
+    let said = written(&mut ledger);
+    let came: Vec<_> = said[3..]
+        .iter()
+        .map(|said| (said.word("kind"), said.word("of")))
+        .collect();
+    assert_eq!(
+        came,
+        [
+            (Some("received"), None),
+            (Some("own"), None),
+            (Some("held"), Some("0-1,0-2")),
+            (Some("held"), Some("0-2,0-3"))
+        ]
+    );
+}

@@ -60,8 +60,18 @@ pub(super) fn packets_of(
     let of_frame = |(place, (frame, bytes)): (usize, &(Frame, Vec<u8>))| {
         let ends = words::ends_of(bytes);
         let leg = connection.leg_of(frame.kind, ends.as_ref());
+        let came_in: Vec<String> = match (frame.kind, &ends) {
+            (FrameKind::Held, Some(ends)) => connection
+                .came_in(ends)
+                .map(|packet| format!("{core}-{packet}"))
+                .collect(),
+            _ => Vec::new(),
+        };
         let kind = words::kind_name(frame.kind);
-        let said = format!(" leg={} kind={kind}", leg.name());
+        let mut said = format!(" leg={} kind={kind}", leg.name());
+        if !came_in.is_empty() {
+            said += &format!(" of={}", came_in.join(","));
+        }
         Written {
             interface: 2 * u32::from(frame.port.0) + u32::from(leg == Leg::Server),
             at: group.at,

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use e2d2::counters::Reason;
 use e2d2::wire::headers::Headers;
 use e2d2::wire::protocol;
+use e2d2::wire::tcp::{HEADER_LEN, TcpFlags, TcpHeader};
 use netfcts::format::NameTable;
 use netfcts::leg::{mapped, unmapped};
 use netfcts::record::Cause;
@@ -127,6 +128,9 @@ pub(super) struct Ends {
     pub(super) destination: (u128, u16),
     /// Bytes of TCP payload.
     pub(super) payload: u32,
+    /// The first number of the segment, and how many it has: those of its payload and of a FIN.
+    pub(super) seq: u32,
+    pub(super) length: u32,
 }
 
 /// Reads the addresses and ports of a frame; without TCP ports are 0.
@@ -137,11 +141,20 @@ pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
         return None;
     }
     let (source, destination) = tcp.map_or((0, 0), |tcp| (tcp.source, tcp.destination));
+    // A packet has fewer than 2^17 bytes.
+    let payload = tcp.map_or(0, |tcp| headers.end.saturating_sub(tcp.payload) as u32);
+    let header = tcp
+        .and_then(|_| frame.get(headers.l4..)?.first_chunk())
+        .map(TcpHeader::<&[u8; HEADER_LEN]>);
+    let (seq, fin) = header.map_or((0, 0), |header| {
+        (header.seq(), u32::from(header.flags().contains(TcpFlags::FIN)))
+    });
     Some(Ends {
         source: (mapped(headers.source), source),
         destination: (mapped(headers.destination), destination),
-        // A packet has fewer than 2^17 bytes.
-        payload: tcp.map_or(0, |tcp| headers.end.saturating_sub(tcp.payload) as u32),
+        payload,
+        seq,
+        length: payload + fin,
     })
 }
 
@@ -178,6 +191,9 @@ mod tests {
         frame[34..38].copy_from_slice(&[4, 0, 0, 80]);
         let ends = ends_of(&frame).expect("they are there");
         assert_eq!((ends.source.1, ends.destination.1, ends.payload), (1024, 80, 48));
+        (frame[41], frame[47]) = (9, 1);
+        let closing = ends_of(&frame).expect("they are there");
+        assert_eq!((closing.seq, closing.length), (9, 49));
         assert_eq!(unmapped(ends.source.0), IpAddr::from([10, 0, 0, 1]));
         for end in 0..54 {
             assert_eq!(ends_of(&frame[..end]), None, "{end}");

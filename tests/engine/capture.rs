@@ -261,10 +261,10 @@ fn wiresharks_script_makes_fields_of_the_comments_and_links_twins() {
     let path = written(&served, file);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/wireshark/proxyengine.lua");
     let script = format!("lua_script:{}", script.display());
-    let words = ["conn", "pkt", "leg", "kind", "client", "server", "events", "end"];
+    let words = ["conn", "pkt", "leg", "kind", "of", "client", "server", "events", "end"];
     let names: Vec<String> = words.iter().map(|word| format!("proxyengine.{word}")).collect();
     let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-    names.extend(["proxyengine.twin", "proxyengine.record"]);
+    names.extend(["proxyengine.twin", "proxyengine.came", "proxyengine.record"]);
     // With two passes, of which the first looks at fields as Wireshark does for its colours, every frame knows its twins.
     let told = tshark::fields(&path, &["-2", "-R", "frame", "-X", &script], &names);
     let frames = tshark::frames(&path);
@@ -276,7 +276,14 @@ fn wiresharks_script_makes_fields_of_the_comments_and_links_twins() {
         let same = |(_, other): &(usize, &tshark::Shown)| other.id == frame.id && !std::ptr::eq(*other, frame);
         let twins = (1..).zip(&frames).filter(same).map(|(number, _)| number.to_string());
         assert_eq!(fields[words.len()], twins.collect::<Vec<_>>().join(" "), "{frame:?}");
+        let came = |other: &tshark::Shown| other.word("pkt") == frame.word("of");
+        let came = frames
+            .iter()
+            .position(came)
+            .map_or(String::new(), |place| (place + 1).to_string());
+        assert_eq!(fields[words.len() + 1], came, "{frame:?}");
     }
+    assert!(frames.iter().any(|frame| frame.word("of").is_some()), "its request");
     assert!(
         told.iter()
             .any(|fields| fields.last().is_some_and(|record| record.starts_with("{\"start_ns\":")))

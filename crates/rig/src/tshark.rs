@@ -83,7 +83,8 @@ pub fn frames(file: &Path) -> Vec<Shown> {
     fields(file, &[], &names).into_iter().map(shown).collect()
 }
 
-/// How many frames were passed on. Each came in on the other leg of the same connection, under the same number.
+/// How many frames were passed on. Each came in on the other leg of the same connection, under the same number; what was held for its
+/// server names those in which it came.
 ///
 /// # Panics
 /// If one did not.
@@ -100,6 +101,23 @@ pub fn paired(frames: &[Shown]) -> usize {
         assert_ne!(other.word("leg"), frame.word("leg"), "the other leg of {frame:?}");
         assert_ne!(other.interface, frame.interface, "the other leg of {frame:?}");
         assert_eq!(other.word("conn"), frame.word("conn"), "{frame:?}");
+    }
+    for frame in frames.iter().filter(|frame| frame.word("kind") == Some("held")) {
+        let of = frame
+            .word("of")
+            .unwrap_or_else(|| panic!("{frame:?} came from nowhere"));
+        for packet in of.split(',') {
+            let came = frames.iter().find(|other| other.word("pkt") == Some(packet));
+            let came = came.unwrap_or_else(|| panic!("{frame:?} came from nowhere"));
+            assert_eq!(
+                (came.word("kind"), came.word("leg")),
+                (Some("received"), Some("client"))
+            );
+            assert_eq!(
+                (came.word("conn"), frame.word("leg")),
+                (frame.word("conn"), Some("server"))
+            );
+        }
     }
     passed.count()
 }
