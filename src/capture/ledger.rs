@@ -169,6 +169,15 @@ impl Ledger {
         }
     }
 
+    /// Goes on with what things are called after a reload.
+    pub(super) fn rename(&mut self, names: NameTable, rules: RuleNames) {
+        // Times go on as they are, whatever has become of the wall clock.
+        let epoch_ns = self.names.epoch_ns;
+        self.names = Arc::new(NameTable { epoch_ns, ..names });
+        self.rules = rules;
+        self.lines = RecordLines::new(RecordFormat::JsonLines, Arc::clone(&self.names), 1);
+    }
+
     /// Whether all cores have let go of their taps.
     pub(super) fn is_abandoned(&self) -> bool {
         self.cores.iter().all(|core| core.reader.is_abandoned())
@@ -190,8 +199,8 @@ impl Ledger {
         }
     }
 
-    /// Ends the file.
-    pub(super) fn finish(&mut self, now: Instant) {
+    /// Ends the file, with a line for its reader if it ends before its time.
+    pub(super) fn finish(&mut self, now: Instant, why: Option<&str>) {
         let rest: u64 = self.cores.iter_mut().map(Core::take_lost).sum();
         let times = (self.wall(self.began), self.wall(now));
         for (interface, (written, lost)) in (0..).zip(self.told.clone()) {
@@ -202,6 +211,7 @@ impl Ledger {
                 from_to_ns: times,
                 received: written + lost,
                 lost,
+                comment: why,
             };
             pcapng::statistics(&mut self.out, &of);
         }

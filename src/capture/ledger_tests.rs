@@ -215,13 +215,15 @@ fn written(ledger: &mut Ledger) -> Vec<Said> {
     packets.map(said).collect()
 }
 
-/// By interface: the packets that are in the file or lost, and those that are lost (4.6).
-fn statistics(ledger: &mut Ledger) -> Vec<(u64, u64)> {
-    ledger.finish(Instant::ZERO);
+/// By interface: the packets that are in the file or lost, and those that are lost (4.6), and what is said there.
+fn statistics(ledger: &mut Ledger, why: Option<&str>) -> Vec<(u64, u64, Option<String>)> {
+    ledger.finish(Instant::ZERO, why);
     let blocks = blocks(ledger).into_iter().filter(|block| u32_at(block, 0) == 5);
     let of = |block: Vec<u8>| {
         let options = options(&block, 20);
-        (number(&options, 4), number(&options, 5))
+        let comment = options.iter().find(|(code, _)| *code == 1);
+        let comment = comment.map(|(_, text)| String::from_utf8_lossy(text).into_owned());
+        (number(&options, 4), number(&options, 5), comment)
     };
     blocks.map(of).collect()
 }
@@ -336,7 +338,11 @@ fn what_is_kept_is_bounded_by_groups_and_by_bytes_and_what_is_forgotten_is_told_
         assert_eq!((said[0].lost, before), (3, 3), "those of the same interface");
         let totals = ledger.totals();
         assert_eq!((totals.lost, totals.forgotten_frames, totals.forgotten), (6, 6, 1));
-        let counts = statistics(&mut ledger);
+        let at_the_end = statistics(&mut ledger, None);
+        let counts: Vec<_> = at_the_end
+            .iter()
+            .map(|(received, lost, _)| (*received, *lost))
+            .collect();
         assert_eq!(counts, [(7, 3), (3, 3), (0, 0)], "all that were lost");
     }
 }
@@ -402,4 +408,17 @@ fn what_was_held_names_the_packets_in_which_it_came() {
             (Some("held"), Some("0-2,0-3"))
         ]
     );
+}
+
+#[test]
+fn names_are_those_of_the_time_and_a_file_that_ends_early_says_why() {
+    let mut ledger = ledger(any(), MANY);
+    tell(&mut ledger, open(1, 1));
+    ledger.rename(named("b2"), RuleNames::new());
+    tell(&mut ledger, open(1, 2));
+    let said = written(&mut ledger);
+    let servers: Vec<_> = said.iter().map(|said| said.word("server")).collect();
+    assert_eq!(servers, [Some("b1"), Some("b2")]);
+    let ends = statistics(&mut ledger, Some("ended by a reload"));
+    assert_eq!(ends[0].2.as_deref(), Some("ended by a reload"));
 }

@@ -22,12 +22,13 @@ pub use ledger::Totals;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Time};
 
 use control::http::{Answer, Body};
 use netfcts::record::Cause;
 use splice::capture::{CaptureReader, Choice, Extent, capture_ring};
-use splice::ids::RuleId;
+use splice::ids::{ListenerId, RuleId};
 use splice::visit::ConnectionFilter;
 
 use self::ledger::{Ending, Ledger, RuleNames};
@@ -60,12 +61,47 @@ const MOST_LAST: usize = 4096;
 #[derive(Clone, Debug)]
 struct Wish {
     choice: Choice,
-    /// A rule of the listener that is chosen, by its name or its place.
-    rule: Option<String>,
+    named: Named,
     extent: Extent,
     ending: Ending,
     duration: Option<Duration>,
     count: u64,
+}
+
+/// What a capture asks for by names, for which cores have numbers.
+#[derive(Clone, Debug, Default)]
+struct Named {
+    listener: Option<String>,
+    server: Option<String>,
+    /// A rule of the listener that is chosen, by its name or its place.
+    rule: Option<String>,
+}
+
+impl Named {
+    /// Looks up the numbers.
+    ///
+    /// # Errors
+    /// A sentence that says what there is not.
+    fn look_up(&self, config: &Config, choice: &mut Choice) -> Result<(), String> {
+        let (listener, server) = (self.listener.as_deref(), self.server.as_deref());
+        choice.listener = listener.map(|name| query::listener(name, config)).transpose()?;
+        choice.server = server.map(|name| query::server(name, config)).transpose()?;
+        let rule = self.rule.as_deref();
+        choice.rule = rule.map(|name| named_rule(name, choice.listener, config)).transpose()?;
+        Ok(())
+    }
+
+    /// Why a capture cannot go on with this configuration, if it cannot: what it asks for has another number, or none.
+    fn reason_to_end(&self, config: &Config, choice: &Choice) -> Option<String> {
+        let mut now = *choice;
+        let is_there = self.look_up(config, &mut now);
+        let numbers = |choice: &Choice| (choice.listener, choice.server, choice.rule);
+        let is_the_same = numbers(&now) == numbers(choice);
+        let missing = is_there
+            .err()
+            .or_else(|| (!is_the_same).then(|| "a name stands for something else".to_owned()));
+        missing.map(|sentence| format!("ended by a reload: {sentence}"))
+    }
 }
 
 impl Wish {
@@ -76,7 +112,7 @@ impl Wish {
     fn read(query: &str, config: &Config) -> Result<Self, String> {
         let mut wish = Self {
             choice: Choice::default(),
-            rule: None,
+            named: Named::default(),
             extent: Extent {
                 snaplen: SNAPLEN,
                 payload: false,
@@ -89,19 +125,17 @@ impl Wish {
             duration: None,
             count: u64::MAX,
         };
-        query::read(query, &["cause"], |key, value| wish.take(key, value, config))?;
-        if let Some(rule) = wish.rule.take() {
-            wish.choice.rule = Some(wish.named_rule(&rule, config)?);
-        }
+        query::read(query, &["cause"], |key, value| wish.take(key, value))?;
+        wish.named.look_up(config, &mut wish.choice)?;
         Ok(wish)
     }
 
-    fn take(&mut self, key: &str, value: &str, config: &Config) -> Result<(), String> {
+    fn take(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "client" => self.choice.client = Some(query::prefix(value)?),
-            "listener" => self.choice.listener = Some(query::listener(value, config)?),
-            "server" => self.choice.server = Some(query::server(value, config)?),
-            "rule" => self.rule = Some(value.to_owned()),
+            "listener" => self.named.listener = Some(value.to_owned()),
+            "server" => self.named.server = Some(value.to_owned()),
+            "rule" => self.named.rule = Some(value.to_owned()),
             "sample" => {
                 let of = value.strip_prefix("1/").unwrap_or(value);
                 let expected = || format!("`sample={value}`: expected one of how many, such as 1/1000");
@@ -123,17 +157,17 @@ impl Wish {
         }
         Ok(())
     }
+}
 
-    fn named_rule(&self, name: &str, config: &Config) -> Result<RuleId, String> {
-        let Some(listener) = self.choice.listener else {
-            return Err("`rule`: expected `listener`, too, as rules are numbered there".to_owned());
-        };
-        let listener = &config.listeners()[listener.index()];
-        let mut rules = listener.rules.iter().enumerate();
-        let rule = rules.find(|(place, rule)| rule.shown_as(*place) == name);
-        let rule = rule.ok_or_else(|| format!("listener `{}` has no rule `{name}`", listener.name))?;
-        Ok(rule.1.id)
-    }
+fn named_rule(name: &str, listener: Option<ListenerId>, config: &Config) -> Result<RuleId, String> {
+    let Some(listener) = listener else {
+        return Err("`rule`: expected `listener`, too, as rules are numbered there".to_owned());
+    };
+    let listener = &config.listeners()[listener.index()];
+    let mut rules = listener.rules.iter().enumerate();
+    let rule = rules.find(|(place, rule)| rule.shown_as(*place) == name);
+    let rule = rule.ok_or_else(|| format!("listener `{}` has no rule `{name}`", listener.name))?;
+    Ok(rule.1.id)
 }
 
 /// What the rules of all listeners are called.
@@ -173,6 +207,11 @@ fn causes(word: &str) -> Result<Vec<Cause>, String> {
 /// A capture that has begun: all cores have their taps.
 pub struct Capture {
     watch: Watch,
+    /// That whose names are in use.
+    config: Arc<Config>,
+    /// What is asked for by names, and their numbers.
+    named: Named,
+    choice: Choice,
     ledger: Ledger,
     duration: Option<Duration>,
     /// Cores, and the places there, whose open connections are still to be looked at.
@@ -227,6 +266,9 @@ pub fn begin(query: &str, watch: &Watch) -> Result<Capture, Refusal> {
     );
     Ok(Capture {
         watch: watch.clone(),
+        config,
+        named: wish.named,
+        choice: wish.choice,
         ledger,
         duration: wish.duration,
         open,
@@ -258,7 +300,12 @@ impl Capture {
 
     fn run(&mut self, body: &mut Body) -> std::io::Result<()> {
         let began = Time::now();
+        let mut why;
         loop {
+            why = self.follow_reload();
+            if why.is_some() {
+                break;
+            }
             self.choose_open();
             let taken = self.ledger.take();
             self.note_totals();
@@ -279,8 +326,23 @@ impl Capture {
         while self.ledger.take() > 0 {
             self.flush(body)?;
         }
-        self.ledger.finish(self.watch.now());
+        self.ledger.finish(self.watch.now(), why.as_deref());
         self.flush(body)
+    }
+
+    /// Goes on with what a reload has left; why it cannot, if so. What has come before keeps the names of its time.
+    fn follow_reload(&mut self) -> Option<String> {
+        let config = self.watch.config();
+        if Arc::ptr_eq(&config, &self.config) {
+            return None;
+        }
+        let why = self.named.reason_to_end(&config, &self.choice);
+        match &why {
+            Some(sentence) => log::info!("capture: {sentence}"),
+            None => self.ledger.rename(self.watch.names(), rule_names(&config)),
+        }
+        self.config = config;
+        why
     }
 
     /// Tells what has become of frames since this was told last.

@@ -36,7 +36,7 @@ pub(super) struct Packet<'a> {
 
 /// An interface statistics block (4.6).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Statistics {
+pub(super) struct Statistics<'a> {
     /// The interface.
     pub(super) interface: u32,
     /// When the capture began and ended, in nanoseconds from 1970.
@@ -45,6 +45,8 @@ pub(super) struct Statistics {
     pub(super) received: u64,
     /// Packets that were lost.
     pub(super) lost: u64,
+    /// A line for readers.
+    pub(super) comment: Option<&'a str>,
 }
 
 /// Begins a block of this type and returns where.
@@ -147,11 +149,14 @@ fn end_of_text(comment: &str) -> usize {
 }
 
 /// 4.6: what became of an interface's packets.
-pub(super) fn statistics(out: &mut Vec<u8>, of: &Statistics) {
+pub(super) fn statistics(out: &mut Vec<u8>, of: &Statistics<'_>) {
     let at = begin(out, 5);
     out.extend_from_slice(&of.interface.to_le_bytes());
     let (from, to) = of.from_to_ns;
     time(out, to);
+    if let Some(comment) = of.comment {
+        option(out, 1, &comment.as_bytes()[..end_of_text(comment)]);
+    }
     for (code, moment) in [(2, from), (3, to)] {
         let mut value = Vec::with_capacity(8);
         time(&mut value, moment);
@@ -222,6 +227,7 @@ mod tests {
             from_to_ns: (1, 2),
             received: 12,
             lost: 3,
+            comment: Some("it has ended"),
         };
         statistics(&mut out, &of);
         let kinds: Vec<u32> = blocks(&out).iter().map(|(kind, _)| *kind).collect();

@@ -16,6 +16,7 @@ use rig::tshark;
 use rustix::process::Signal;
 use testkit::{Segment, Station};
 
+use crate::reload::{ONE, TWO, versions};
 use crate::status::Served;
 
 /// Begins a capture; its file when it is over, and how to end it.
@@ -299,6 +300,48 @@ fn wiresharks_script_makes_fields_of_the_comments_and_links_twins() {
     );
     let on_leg = frames.iter().filter(|frame| frame.word("leg") == Some("server"));
     assert_eq!(of_server.lines().count(), on_leg.count());
+    served.end();
+}
+
+/// Numbers of servers are given again: nobody is taken for another.
+#[test]
+fn a_reload_changes_names_and_ends_the_capture_of_a_server_that_is_gone() {
+    if !tshark::is_there("engine::capture::reload") {
+        return;
+    }
+    let mut served = Served::start("proxy-capture-reload");
+    let three = ONE.replace("\"one\"", "\"three\"");
+    let [two, three] = versions(&served.bench, [TWO.to_owned(), three]);
+    let (file, _enough) = begin(&served, "server=one");
+    served
+        .bench
+        .engine
+        .reload(&two)
+        .unwrap_or_else(|error| panic!("{error}"));
+    let deadline = std::time::Instant::now() + LIMIT;
+    while !file.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "the capture goes on");
+        served.bench.engine.forget_past();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let bytes = file.join().expect("a file");
+    let said = "ended by a reload: there is no server `one`";
+    assert!(bytes.windows(said.len()).any(|bytes| bytes == said.as_bytes()));
+    let (file, enough) = begin(&served, "");
+    served
+        .bench
+        .engine
+        .reload(&three)
+        .unwrap_or_else(|error| panic!("{error}"));
+    reset_by_server(&served, Station::new(5, "10.0.0.5:50000"));
+    std::thread::sleep(Duration::from_millis(100));
+    enough.say().expect("said");
+    let frames = tshark::frames(&written(&served, file));
+    let servers: Vec<_> = frames.iter().filter_map(|frame| frame.word("server")).collect();
+    assert!(
+        !servers.is_empty() && servers.iter().all(|name| *name == "three"),
+        "{frames:?}"
+    );
     served.end();
 }
 
