@@ -8,14 +8,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::check::Place;
 use super::check_sources::add_moved;
 use super::choosing::add_counted;
 use super::error::ConfigError;
-use super::model::{Fallback, ListenerConfig, PoolConfig, ServerConfig};
+use super::model::{Fallback, PoolConfig};
 use super::names::{Answers, Outside};
+use super::numbers;
 use super::rule::RuleAction;
 use super::rule_numbers;
 use super::source::{At, Source};
@@ -214,9 +216,9 @@ impl Continued {
     pub(super) fn of(old: &Config, new: Config, places: &[Place], source: &mut Source<'_>) -> Self {
         let groups = groups_of(old);
         let mut continued = Continued {
-            servers: servers(old, &new, places, source),
-            pools: pools(old, &new),
-            listeners: listeners(old, &new),
+            servers: numbers::servers(old, &new, places, source),
+            pools: numbers::pools(old, &new),
+            listeners: numbers::listeners(old, &new),
             group: (0..=u16::MAX).find(|group| !groups.contains(group)).unwrap_or(0),
             config: new,
         }
@@ -298,6 +300,8 @@ impl Continued {
             {
                 Some(before) => {
                     server.group = before.group;
+                    let locals = server.local.iter_mut().zip(&before.local);
+                    locals.for_each(|(local, before)| *local = local.after(before));
                     if before.max_connections != server.max_connections {
                         difference.limits.push(server.id.0);
                     }
@@ -329,6 +333,7 @@ impl Continued {
             }
             put(&mut config.listeners, listener.id.index(), listener);
         }
+        withhold_from_past(&mut config);
         add_counted(&mut difference, old, &config);
         difference.new_servers.sort_unstable();
         add_moved(&mut difference, old, &config);
@@ -336,6 +341,24 @@ impl Continued {
         difference.new_pools.sort_unstable();
         difference.new_listeners.sort_unstable();
         (config, difference)
+    }
+}
+
+/// Those who have gone from the file may be called, too, by connections of listeners that have.
+fn withhold_from_past(config: &mut Config) {
+    let listeners = config.listeners.iter().filter(|of| of.standing == Standing::InFile);
+    let mut listened: HashMap<IpAddr, Vec<&RangeInclusive<u16>>> = HashMap::new();
+    for address in listeners.flat_map(|listener| &listener.addresses) {
+        listened.entry(address.ip).or_default().push(&address.ports);
+    }
+    let past = config
+        .servers
+        .iter_mut()
+        .filter(|server| server.standing == Standing::Past);
+    for local in past.flat_map(|server| &mut server.local) {
+        for range in listened.get(&local.ip).into_iter().flatten() {
+            local.withhold(range);
+        }
     }
 }
 
@@ -366,121 +389,5 @@ fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
             debug_assert_eq!(place, items.len());
             items.push(item);
         }
-    }
-}
-
-/// Numbers that nobody has.
-struct Numbers {
-    free: Vec<u16>,
-    next: usize,
-}
-
-impl Numbers {
-    /// Those that are nobody's, and those behind.
-    fn of(standings: impl ExactSizeIterator<Item = Standing> + DoubleEndedIterator) -> Self {
-        let next = standings.len();
-        let free = standings.enumerate().rev();
-        Numbers {
-            free: free
-                .filter(|(_, of)| *of == Standing::Nobody)
-                .map(|(id, _)| id as u16)
-                .collect(),
-            next,
-        }
-    }
-
-    fn next(&mut self) -> u16 {
-        self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            // Beyond what can be, it is refused later by the count.
-            u16::try_from(self.next - 1).unwrap_or(u16::MAX)
-        })
-    }
-
-    /// A number for each: its own, or a free one.
-    fn give(mut self, known: impl Iterator<Item = Option<u16>>) -> Vec<u16> {
-        known.map(|known| known.unwrap_or_else(|| self.next())).collect()
-    }
-}
-
-/// The numbers of pools.
-fn pools(old: &Config, new: &Config) -> Vec<PoolId> {
-    let there = old.pools.iter().filter(|pool| pool.standing != Standing::Nobody);
-    let known: HashMap<&str, u16> = there.map(|pool| (pool.name.as_str(), pool.id.0)).collect();
-    let ids = new.pools.iter().map(|pool| known.get(pool.name.as_str()).copied());
-    let given = Numbers::of(old.pools.iter().map(|pool| pool.standing)).give(ids);
-    given.into_iter().map(PoolId).collect()
-}
-
-/// The numbers of servers; complains about those that have changed in what connections rely on.
-fn servers(old: &Config, new: &Config, places: &[Place], source: &mut Source<'_>) -> Vec<ServerId> {
-    let there = old.servers.iter().filter(|server| server.standing != Standing::Nobody);
-    let known: HashMap<_, &ServerConfig> = there.map(|server| (server.address, server)).collect();
-    let mut at_of: HashMap<ServerId, [&At; 2]> = HashMap::new();
-    for place in places {
-        // What DNS answers is not the pool's fault.
-        let pool = if place.own.is_of_answer() {
-            &place.own
-        } else {
-            &place.pool
-        };
-        at_of.entry(place.server).or_insert([pool, &place.own]);
-    }
-    let mut id_of = |server: &ServerConfig| {
-        let before = *known.get(&server.address)?;
-        let [pool, own] = *at_of.get(&server.id)?;
-        let mut refuse = |at: &At, key: &str, differs: bool| {
-            if differs {
-                let complaint = format!(
-                    "has changed for {}, to which connections are open: it needs a restart",
-                    server.address
-                );
-                source.complain(&at.key(key), complaint);
-            }
-        };
-        refuse(pool, "local_addresses", before.local != server.local);
-        refuse(pool, "transparent", before.transparent != server.transparent);
-        refuse(pool, "proxy_protocol", before.announce != server.announce);
-        refuse(own, "mac", before.mac != server.mac);
-        Some(before.id.0)
-    };
-    let ids: Vec<_> = new.servers.iter().map(&mut id_of).collect();
-    let given = Numbers::of(old.servers.iter().map(|server| server.standing)).give(ids.into_iter());
-    given.into_iter().map(ServerId).collect()
-}
-
-/// The numbers of listeners, with the listener that had the addresses before where that is another.
-fn listeners(old: &Config, new: &Config) -> Vec<(ListenerId, Option<u16>)> {
-    let in_file = |listener: &&ListenerConfig| listener.standing == Standing::InFile;
-    let mut numbers = Numbers::of(old.listeners.iter().map(|listener| listener.standing));
-    let mut id_of = |listener: &ListenerConfig| {
-        let shares = |of: &&ListenerConfig| {
-            let overlaps = |address| listener.addresses.iter().any(|own| own.overlaps(address));
-            of.addresses.iter().any(overlaps)
-        };
-        let by_name = old.listeners.iter().filter(in_file).find(|of| of.name == listener.name);
-        let is_renamed = |of: &&ListenerConfig| {
-            of.addresses == listener.addresses && new.listeners.iter().all(|new| new.name != of.name)
-        };
-        let before = by_name.or_else(|| old.listeners.iter().filter(in_file).find(is_renamed));
-        match before.filter(|of| of.goes_on_as(listener)) {
-            Some(of) => (of.id, None),
-            None => {
-                let before = old.listeners.iter().filter(in_file).find(shares);
-                (ListenerId(numbers.next()), before.map(|of| of.id.0))
-            }
-        }
-    };
-    new.listeners.iter().map(&mut id_of).collect()
-}
-
-impl ListenerConfig {
-    /// Whether connections of this one lose nothing if its number is `other`'s from now on: they may be about to be opened, and
-    /// none of its addresses goes.
-    fn goes_on_as(&self, other: &ListenerConfig) -> bool {
-        let has = |address: &super::ListenAddress| other.addresses.iter().any(|of| of.ip == address.ip);
-        (self.bind, self.accept) == (other.bind, other.accept)
-            && self.ports == other.ports
-            && self.addresses.iter().all(has)
     }
 }

@@ -54,7 +54,7 @@ impl Config {
                 &name,
                 before.map(|of| of.standing),
                 of.standing,
-                before == Some(of),
+                before.is_some_and(|before| before.says_the_same(of)),
             );
         }
         for (index, of) in new.classes.iter().enumerate() {

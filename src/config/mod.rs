@@ -28,9 +28,11 @@ mod dn;
 mod error;
 mod limits;
 mod lists;
+mod local_address;
 mod memory;
 mod model;
 mod names;
+mod numbers;
 mod pattern;
 mod payload_regex;
 mod raw;
@@ -57,10 +59,11 @@ pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use limits::ClassConfig;
 pub use lists::{Changed, ListChange, ListConfig};
+pub use local_address::{LocalAddress, PortRanges};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
-    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, LocalAddress,
-    PoolConfig, PortConfig, PortRanges, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
+    EngineConfig, Fallback, Idle, KernelConfig, ListenAddress, ListenerConfig, ListenerTimeouts, PoolConfig,
+    PortConfig, ServerConfig, SoftwareNicConfig, Steering, Timeouts,
 };
 pub use names::{Answers, DnsConfig, Found, MOST_SERVERS, NamedServers, Question};
 pub use pattern::{HostPattern, MAX_HOST_LEN, NamePattern};

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use super::check_content::CheckContent;
 use super::continued::Standing;
 use super::device::Device;
+use super::local_address::LocalAddress;
 use super::names::NamedServers;
 use super::routes::NextHop;
 use super::rule::{ClassRule, Rule};
@@ -337,81 +338,6 @@ pub struct ServerConfig {
     pub content: Option<CheckContent>,
 }
 
-/// A source address towards a server, with the source ports that may be used.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LocalAddress {
-    /// A unicast address.
-    pub ip: IpAddr,
-    /// Ports of `local_ports` on which no listener of this address listens. Not empty.
-    pub ports: PortRanges,
-}
-
-/// A set of TCP ports as ascending, disjoint ranges.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PortRanges(Vec<RangeInclusive<u16>>);
-
-impl PortRanges {
-    /// The ports of one range.
-    pub fn new(range: RangeInclusive<u16>) -> Self {
-        Self(if range.is_empty() { Vec::new() } else { vec![range] })
-    }
-
-    /// Adds the ports of `range`.
-    pub fn add(&mut self, range: &RangeInclusive<u16>) {
-        self.remove(range);
-        if !range.is_empty() {
-            let place = self.0.partition_point(|ours| ours.start() < range.start());
-            self.0.insert(place, range.clone());
-        }
-    }
-
-    /// Takes out the ports of `range`.
-    pub fn remove(&mut self, range: &RangeInclusive<u16>) {
-        let mut left = Vec::with_capacity(self.0.len() + 1);
-        for ours in &self.0 {
-            if range.is_empty() || ours.end() < range.start() || range.end() < ours.start() {
-                left.push(ours.clone());
-                continue;
-            }
-            if ours.start() < range.start() {
-                left.push(*ours.start()..=*range.start() - 1);
-            }
-            if range.end() < ours.end() {
-                left.push(*range.end() + 1..=*ours.end());
-            }
-        }
-        self.0 = left;
-    }
-
-    /// The ranges, ascending.
-    pub fn ranges(&self) -> &[RangeInclusive<u16>] {
-        &self.0
-    }
-
-    /// Every port, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
-        self.0.iter().cloned().flatten()
-    }
-
-    /// How many ports there are.
-    pub fn len(&self) -> usize {
-        self.0
-            .iter()
-            .map(|range| usize::from(range.end() - range.start()) + 1)
-            .sum()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether `port` is one of them.
-    pub fn contains(&self, port: u16) -> bool {
-        self.0.iter().any(|range| range.contains(&port))
-    }
-}
-
 /// `[timeouts]`: after how long what is ended. Those that a listener can override are resolved in its own
 /// [`ListenerConfig::timeouts`], `connect` in [`ServerConfig::connect_timeout`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -437,27 +363,4 @@ pub struct ListenerTimeouts {
     pub idle: Duration,
     /// The same once one side has closed its half.
     pub half_close: Duration,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn removing_ports_splits_and_shortens_ranges() {
-        let mut ports = PortRanges::new(1024..=65535);
-        ports.remove(&(80..=80));
-        assert_eq!(ports.ranges(), [1024..=65535]);
-        ports.remove(&(8080..=8089));
-        ports.remove(&(1..=1024));
-        ports.remove(&(65535..=65535));
-        assert_eq!(ports.ranges(), [1025..=8079, 8090..=65534]);
-        assert_eq!(ports.len(), ports.iter().count());
-        assert!(ports.contains(8079) && !ports.contains(8080) && !ports.contains(8089) && ports.contains(8090));
-        ports.add(&(8079..=8090));
-        assert_eq!(ports.ranges(), [1025..=8078, 8079..=8090, 8091..=65534]);
-        ports.remove(&(0..=65535));
-        assert!(ports.is_empty());
-        assert_eq!(ports.len(), 0);
-    }
 }

@@ -16,7 +16,7 @@ use super::check::{self, Place};
 use super::continued::Continued;
 use super::error::ConfigError;
 use super::lists::ListConfig;
-use super::model::LocalAddress;
+use super::local_address::LocalAddress;
 use super::source::{Source, Unusable};
 use super::{Config, Standing};
 

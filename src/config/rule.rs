@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::dn::DnPattern;
-use super::model::PortRanges;
+use super::local_address::PortRanges;
 use super::pattern::{HostPattern, NamePattern};
 use super::payload_regex::PayloadRegex;
 use splice::callbacks::Refusal;

@@ -8,6 +8,9 @@
 //! A worker looks at its ring and at the number once a round, between two. What it holds and what is never made valid goes
 //! back when the next change comes. Everything is made and freed by the main thread.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -21,7 +24,7 @@ use splice::tally::Tally;
 use splice::{Change, Look};
 
 use super::board::Board;
-use crate::config::{AcceptProxy, Config, CoreId, ListenerConfig, Named, Standing};
+use crate::config::{AcceptProxy, Config, CoreId, ListenerConfig, LocalAddress, Named, Standing};
 use crate::neighbour::{StationChange, Topology};
 use crate::report::{CoreReport, CoreServer};
 
@@ -258,10 +261,9 @@ impl<S: SelectServer> Offices<S> {
         };
         let config = next.config;
         let settings = settings_of(config, next.topology, &first.settings, &mut office.sets);
-        for &id in &next.difference.new_servers {
-            let server = &settings.servers[usize::from(id)];
-            if server.locals.iter().all(|local| local.ports.is_empty()) {
-                let server = config.servers()[usize::from(id)].name.clone();
+        for (of, server) in config.servers().iter().zip(&settings.servers) {
+            if of.standing == Standing::InFile && server.locals.iter().all(|local| local.ports.is_empty()) {
+                let server = of.name.clone();
                 return Err(GenerationError::NoPorts { server, core: *core });
             }
         }
@@ -407,10 +409,35 @@ fn steering_of(config: &Config, before: &CoreSteering) -> CoreSteering {
     for local in config.servers().iter().flat_map(|server| &server.local) {
         plan.add_address(netfcts::leg::mapped(local.ip));
     }
+    plan.set_called(called_from_listened(config));
     let accepts = (config.listeners().iter()).any(|listener| listener.accept != AcceptProxy::Off);
     CoreSteering {
         asks_around: accepts && plan.lends(),
         plan: Arc::new(plan),
         core: before.core,
     }
+}
+
+/// The servers that connections may go to from ports of ours on which somebody listens, too.
+fn called_from_listened(config: &Config) -> impl Iterator<Item = (u128, u16)> {
+    let there = |listener: &&ListenerConfig| listener.standing != Standing::Nobody;
+    let mut listened: HashMap<IpAddr, Vec<&RangeInclusive<u16>>> = HashMap::new();
+    for address in config
+        .listeners()
+        .iter()
+        .filter(there)
+        .flat_map(|listener| &listener.addresses)
+    {
+        listened.entry(address.ip).or_default().push(&address.ports);
+    }
+    let is_called = move |local: &LocalAddress| {
+        let mut ranges = listened.get(&local.ip).into_iter().flatten();
+        ranges.any(|range| local.may_have(range))
+    };
+    let servers = config
+        .servers()
+        .iter()
+        .filter(|server| server.standing != Standing::Nobody);
+    let called = servers.filter(move |server| server.local.iter().any(&is_called));
+    called.map(|server| (netfcts::leg::mapped(server.address.ip()), server.address.port()))
 }

@@ -58,7 +58,7 @@ impl<S: SelectServer> Bench<S> {
 }
 
 /// Lines of the servers of pool "all", by the number that their address ends with.
-fn with_servers(servers: &[(u32, u32)]) -> String {
+pub fn with_servers(servers: &[(u32, u32)]) -> String {
     let (head, rest) = CONFIG.split_once("  { name = \"s0\"").expect("servers");
     let (_, tail) = rest.split_once("]\n").expect("the end of the pool");
     let line = |(server, weight): &(u32, u32)| {
@@ -77,17 +77,17 @@ fn with_servers(servers: &[(u32, u32)]) -> String {
         + tail
 }
 
-fn rules(config: &Config) -> Option<RuleSelector> {
+pub fn rules(config: &Config) -> Option<RuleSelector> {
     Some(RuleSelector::new(config))
 }
 
-fn bench(text: &str) -> Bench<RuleSelector> {
+pub fn bench(text: &str) -> Bench<RuleSelector> {
     let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
     Bench::make_with(text, false, |_| {}, |_| RuleSelector::new(&config))
 }
 
 /// A new connection, spliced.
-fn connect(bench: &mut Bench<RuleSelector>, port: u16) -> (Client, Server) {
+pub fn connect(bench: &mut Bench<RuleSelector>, port: u16) -> (Client, Server) {
     let mut client = Client::new(port);
     client.connect(bench);
     let syn = only(client.send(bench, b"GET / HTTP/1.1\r\n\r\n"));
@@ -103,7 +103,7 @@ fn connect(bench: &mut Bench<RuleSelector>, port: u16) -> (Client, Server) {
 
 /// Bytes go both ways.
 #[track_caller]
-fn talk(bench: &mut Bench<RuleSelector>, client: &mut Client, server: &mut Server) {
+pub fn talk(bench: &mut Bench<RuleSelector>, client: &mut Client, server: &mut Server) {
     let up = only(client.send(bench, b"more"));
     assert_eq!((up.to, up.payload.as_slice()), (server.me, &b"more"[..]));
     server.ack = server.ack.wrapping_add(4);

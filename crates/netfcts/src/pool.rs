@@ -197,14 +197,15 @@ impl PortPools {
         self.first[server] as usize + local
     }
 
-    /// Takes the port that has rested longest, or one that was never used; `None` if all are in use.
+    /// Takes the port that has rested longest, or one that was never used; `None` if all are in use. It is one of `usable`, which is
+    /// the pool's set or a part of it that only becomes smaller: other ports are not looked at again.
     ///
     /// # Panics
     /// If there is no such pool.
     #[inline]
-    pub fn take(&mut self, server: usize, local: usize, now: Instant) -> Option<Taken> {
+    pub fn take(&mut self, (server, local): (usize, usize), usable: &Arc<PortSet>, now: Instant) -> Option<Taken> {
         let place = self.place(server, local);
-        self.pools[place].take(&mut self.memory, now)
+        self.pools[place].take_of(usable, &mut self.memory, now)
     }
 
     /// Gives a port back. It goes to the tail; `next_seq` and `next_tsval` come back with it when it is taken again.
@@ -256,6 +257,8 @@ pub struct PortPool {
     fresh: u16,
     /// Ports that were never used.
     fresh_left: u32,
+    /// Ports that are not usable any more, as far as their turn has come.
+    gone: u32,
     /// Its first block among all.
     base: usize,
     /// Blocks that were ever used, and the list of those that are not in the queue.
@@ -276,6 +279,7 @@ impl PortPool {
         PortPool {
             fresh: set.at_or_after(1).unwrap_or(0),
             fresh_left: set.len,
+            gone: 0,
             base,
             touched: 0,
             spare: NONE,
@@ -291,7 +295,7 @@ impl PortPool {
 
     /// Number of ports, free or taken.
     pub fn capacity(&self) -> usize {
-        self.set.len()
+        self.set.len() - self.gone as usize
     }
 
     /// Number of free ports, rested or not.
@@ -325,6 +329,20 @@ impl PortPool {
     #[inline]
     fn prefers_fresh(&self, has_rested: bool) -> bool {
         self.fresh_left > 0 && (!has_rested || self.set.len - self.fresh_left < FEW)
+    }
+
+    #[inline]
+    fn take_of(&mut self, usable: &Arc<PortSet>, memory: &mut [u16], now: Instant) -> Option<Taken> {
+        let mut taken = self.take(memory, now)?;
+        if !Arc::ptr_eq(usable, &self.set) {
+            // Each port is left out once.
+            while !usable.contains(taken.port) {
+                self.taken.remove(taken.port);
+                self.gone += 1;
+                taken = self.take(memory, now)?;
+            }
+        }
+        Some(taken)
     }
 
     #[inline]
@@ -589,15 +607,16 @@ mod tests {
     }
 
     /// One pool.
-    struct Alone(PortPools);
+    struct Alone(PortPools, Arc<PortSet>);
 
     impl Alone {
         fn new(ports: impl IntoIterator<Item = u16>, quarantine: Duration) -> Alone {
-            Alone(PortPools::new([[Arc::new(ports.into_iter().collect())]], quarantine))
+            let set = Arc::new(ports.into_iter().collect());
+            Alone(PortPools::new([[Arc::clone(&set)]], quarantine), set)
         }
 
         fn take(&mut self, now: Instant) -> Option<Taken> {
-            self.0.take(0, 0, now)
+            self.0.take((0, 0), &self.1, now)
         }
 
         fn give(&mut self, port: u16, seq: u32, now: Instant) {
@@ -661,6 +680,30 @@ mod tests {
         assert_eq!((set.len(), set.is_empty()), (6, false));
         assert!(set.contains(64) && !set.contains(66) && set.contains(65_535) && !set.contains(0));
         assert_eq!(PortSet::from_iter([0]).iter().next(), None);
+    }
+
+    #[test]
+    fn a_port_that_is_not_usable_any_more_is_not_handed_out_but_taken_back() {
+        let mut pool = Alone::new(5..=9, SECOND);
+        let mut take = |pool: &mut Alone, now| pool.take(at(now)).map(|taken| taken.port);
+        assert_eq!([take(&mut pool, 0), take(&mut pool, 0)], [Some(5), Some(6)]);
+        pool.give(5, 50, at(1));
+        // One that is out, one that rests, one that was never used.
+        pool.1 = Arc::new([7, 9].into_iter().collect());
+        assert_eq!([take(&mut pool, 2), take(&mut pool, 3)], [Some(7), Some(9)]);
+        assert_eq!(
+            (take(&mut pool, 4), pool.pool().in_use(), pool.pool().free()),
+            (None, 3, 0)
+        );
+        pool.give(6, 60, at(5));
+        pool.give(9, 90, at(6));
+        assert_eq!([take(&mut pool, 7), take(&mut pool, 7)], [Some(9), None]);
+        pool.give(7, 70, at(8));
+        pool.give(9, 91, at(8));
+        assert_eq!(
+            (pool.pool().in_use(), pool.pool().free(), pool.pool().capacity()),
+            (0, 2, 2)
+        );
     }
 
     #[test]
@@ -747,7 +790,7 @@ mod tests {
         let mut ports = 0;
         for round in 0..3 {
             for (server, local) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
-                let taken: Vec<Taken> = std::iter::from_fn(|| all.take(server, local, at(round))).collect();
+                let taken: Vec<Taken> = std::iter::from_fn(|| all.take((server, local), &set, at(round))).collect();
                 assert_eq!(taken.len(), 64_512);
                 for Taken { port, last_use, .. } in taken {
                     let mark = (server * 2 + local) as u32 * 65_536 + u32::from(port);

@@ -99,6 +99,9 @@ pub struct SteeringPlan {
     ours: Vec<u128>,
     services: Vec<Service>,
     lends: bool,
+    /// Servers that may have been called from ports on which somebody has begun to listen since: their answers go by the port.
+    /// Sorted.
+    called: Vec<(u128, u16)>,
 }
 
 /// Legs to servers between which a plan makes no difference.
@@ -129,6 +132,7 @@ impl SteeringPlan {
             ours: Vec::new(),
             services: Vec::new(),
             lends: false,
+            called: Vec::new(),
         }
     }
 
@@ -175,12 +179,20 @@ impl SteeringPlan {
         self.lends |= lends;
     }
 
+    /// Says which servers may have been called from ports on which somebody has begun to listen since.
+    pub fn set_called(&mut self, servers: impl IntoIterator<Item = (u128, u16)>) {
+        self.called = servers.into_iter().collect();
+        self.called.sort_unstable();
+        self.called.dedup();
+    }
+
     /// The same plan without what listeners listen on; addresses that were ours keep their owner.
     #[must_use]
     pub fn without_services(&self) -> Self {
         Self {
             services: Vec::new(),
             lends: false,
+            called: Vec::new(),
             ..self.clone()
         }
     }
@@ -282,9 +294,11 @@ impl SteeringPlan {
         }
     }
 
+    /// Who listens there, but for answers of servers.
     fn service(&self, leg: &FourTuple) -> Option<&Service> {
         let is_it = |service: &&Service| service.address == leg.local && service.ports.contains(&leg.local_port);
-        self.services.iter().find(is_it)
+        let is_client = |_: &&Service| self.called.binary_search(&(leg.remote, leg.remote_port)).is_err();
+        self.services.iter().find(is_it).filter(is_client)
     }
 
     fn ruled(&self, local: u128, port: u16) -> Option<usize> {
@@ -502,6 +516,26 @@ mod tests {
             called,
             "whatever the server"
         );
+    }
+
+    #[test]
+    fn answers_to_a_port_on_which_somebody_listens_by_now_go_where_they_went() {
+        let (ours, server, client) = (four("10.0.0.1"), four("10.0.0.9"), four("192.0.2.7"));
+        for lends in [false, true] {
+            let before = plan(8, &[ours]);
+            let mut after = before.without_services();
+            after.add_service(ours, 8080..=8090, lends);
+            let answers = || (8080..=8090).map(|port| leg(server, 80, ours, port));
+            let owners = |plan: &SteeringPlan| answers().map(|leg| plan.owner(&leg)).collect::<Vec<_>>();
+            assert_ne!(owners(&before), owners(&after), "a client would be elsewhere");
+            after.set_called([(server, 80)]);
+            assert_eq!(owners(&before), owners(&after));
+            let of_client = |port| after.owner(&leg(client, port, ours, 8080));
+            assert!(
+                (1024..1100).any(|port| of_client(port) != of_client(1024)),
+                "clients are spread"
+            );
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Source addresses and ports towards servers.
 //!
 //! Servers that began together have their pools of ports in one group, which is one reservation of memory: it goes when none
-//! of them is left.
+//! of them is left. A pool is made of the ports that its server has when it begins. Where somebody begins to listen on one of them it
+//! is not handed out again: settings that come later have a part of these ports.
 
 use crate::base::difference::{Difference, MOST_SERVERS, put};
-use crate::base::settings::{Server, Settings};
+use crate::base::settings::{Local, Server, Settings};
 use e2d2::time::Instant;
 use netfcts::pool::{LastUse, PortPool, PortPools, Taken};
 use std::sync::Arc;
@@ -67,11 +68,13 @@ impl SourcePorts {
         self.groups[usize::from(place.group)].pool(usize::from(place.server), local)
     }
 
-    /// Takes a port: see [`PortPools::take`].
+    /// Takes a port towards a server from a local address of this number, one of those that the settings say now: see
+    /// [`PortPools::take`].
     #[inline]
-    pub(crate) fn take(&mut self, server: usize, local: usize, now: Instant) -> Option<Taken> {
+    pub(crate) fn take(&mut self, server: usize, (number, local): (usize, &Local), now: Instant) -> Option<Taken> {
         let place = self.places[server];
-        self.groups[usize::from(place.group)].take(usize::from(place.server), local, now)
+        let pool = (usize::from(place.server), number);
+        self.groups[usize::from(place.group)].take(pool, &local.ports, now)
     }
 
     /// Gives a port back: see [`PortPools::release`].

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::pools::Pools;
-use crate::config::model::{ListenerConfig, LocalAddress, PortConfig, PortRanges};
+use crate::config::local_address::{LocalAddress, PortRanges};
+use crate::config::model::{ListenerConfig, PortConfig};
 use crate::config::source::Source;
 
 /// Takes the ports on which an address listens out of those it connects from: a segment to such a port would otherwise

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::names::{self, Entry};
 use super::{choice, choosing, duration, ip, mac, name, number, probing, quoted, why_no_host};
 use crate::config::defaults;
-use crate::config::model::{LocalAddress, PoolConfig, PortConfig, PortRanges, ServerConfig, Timeouts};
+use crate::config::local_address::LocalAddress;
+use crate::config::model::{PoolConfig, PortConfig, ServerConfig, Timeouts};
 use crate::config::names::{MOST_SERVERS, Outside, Question};
 use crate::config::raw::{RawPool, RawProxyOut, RawServer};
 use crate::config::routes::{NextHop, Routes};
@@ -70,8 +71,8 @@ impl Common<'_> {
                 .find_map(|port| port.address(false).or(port.address(true)))
         };
         let ips = most.unwrap_or_else(|| of_port().into_iter().collect());
-        let ports = || PortRanges::new(self.local_ports.clone());
-        ips.into_iter().map(|ip| LocalAddress { ip, ports: ports() }).collect()
+        let local = |ip| LocalAddress::new(ip, self.local_ports.clone());
+        ips.into_iter().map(local).collect()
     }
 }
 
@@ -483,9 +484,6 @@ fn local(
         );
         return None;
     }
-    let local = |ip| LocalAddress {
-        ip,
-        ports: PortRanges::new(common.local_ports.clone()),
-    };
+    let local = |ip| LocalAddress::new(ip, common.local_ports.clone());
     Some(ips.into_iter().map(local).collect())
 }

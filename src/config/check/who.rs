@@ -8,7 +8,7 @@ use super::accept::prefix;
 use super::listeners::port_range;
 use super::{choices, quoted};
 use crate::config::lists::ListConfig;
-use crate::config::model::PortRanges;
+use crate::config::local_address::PortRanges;
 use crate::config::rule::{Clients, Match};
 use crate::config::source::{At, Source};
 

@@ -114,7 +114,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let of_server = usize::from(source);
         let can_be = |(local, _): &(usize, &Local)| can_spare(self.sources.pool(of_server, *local));
         let (local, from) = settings.locals.iter().enumerate().find(can_be)?;
-        let taken = self.sources.take(of_server, local, now)?;
+        let taken = self.sources.take(of_server, (local, from), now)?;
         let key = FourTuple {
             remote: settings.address,
             local: self.settings.addresses.value(from.address),

@@ -177,7 +177,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let mut local = self.sources.next_local(server);
         let mut taken = None;
         for _ in 0..locals {
-            taken = self.sources.take(server, local, self.now);
+            let from = (local, &settings.locals[local]);
+            taken = self.sources.take(server, from, self.now);
             if taken.is_some() {
                 break;
             }
