@@ -295,8 +295,9 @@ impl<M: Machine> RunningEngine<M> {
     /// Takes no more connections, and waits until the open ones have ended, for `limit` at most. Ends early when `stop`
     /// says so or a worker has failed. Returns the number of connections left.
     pub fn drain(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) -> u64 {
-        self.crew.drain();
+        // Whoever asks whether it is ready learns of it before a SYN is not answered.
         self.watch.note_drain();
+        self.crew.drain();
         let start = std::time::Instant::now();
         loop {
             let open = self.open_connections();
