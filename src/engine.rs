@@ -71,7 +71,7 @@ pub use running::{Outcome, ReloadError, RunningEngine};
 use server_watch::ServerWatch;
 pub use slow_servers::SlowServer;
 use slow_servers::SlowWatch;
-pub use watch::{CaptureClaim, NotReady, Subject, Watch};
+pub use watch::{CaptureClaim, NotReady, Services, Subject, Watch};
 use worker::Parts;
 pub use worker::{Program, Shown};
 
@@ -119,6 +119,10 @@ pub enum StartError {
         reason: String,
     },
 }
+
+/// What is to be done once there is an engine to look at, and before any of its cores runs: to take out of service what is not to
+/// serve from the first packet on.
+pub type Prepare<'a> = &'a dyn Fn(&Watch);
 
 /// Everything that a core's program is made of; given to the worker thread that makes it.
 pub struct CoreStart<M: Machine> {
@@ -175,20 +179,23 @@ impl Engine {
     {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let selectors = Arc::new(selectors);
-        Self::start_reloadable(config, None, move |start, desk| {
+        Self::start_reloadable(config, None, &|_| {}, move |start, desk| {
             core::build::<M, F, Off>(start, &seeds, &*selectors, Some(desk))
         })
     }
 
-    /// The same by the rules of the configuration, and of each that it is reloaded with.
+    /// The same by the rules of the configuration, and of each that it is reloaded with. `prepare` is called before a core runs.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left open.
-    pub fn start_on_by_rules<M: Machine + 'static>(config: Config) -> Result<RunningEngine<M>, StartError> {
+    pub fn start_on_by_rules<M: Machine + 'static>(
+        config: Config,
+        prepare: Prepare<'_>,
+    ) -> Result<RunningEngine<M>, StartError> {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let rules = Arc::new(RuleSelector::new(&config));
         let remake: Remake<RuleSelector> = Box::new(|config, core| RuleSelector::new(config).selector(core));
-        Self::start_reloadable(config, Some(remake), move |start, desk| {
+        Self::start_reloadable(config, Some(remake), prepare, move |start, desk| {
             core::build::<M, RuleSelector, Off>(start, &seeds, &*rules, Some(desk))
         })
     }
@@ -197,6 +204,7 @@ impl Engine {
     fn start_reloadable<M, S, P, T, F>(
         config: Config,
         remake: Option<Remake<S>>,
+        prepare: Prepare<'_>,
         make: F,
     ) -> Result<RunningEngine<M>, StartError>
     where
@@ -208,7 +216,7 @@ impl Engine {
     {
         let (offices, desks) = generation::offices(config.engine().cores.len(), remake);
         let desks: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new(desks.into_iter().map(Some).collect()));
-        let mut engine = Self::start_with(config, move |start: CoreStart<M>| {
+        let mut engine = Self::start_prepared(config, prepare, move |start: CoreStart<M>| {
             let mut desks = desks.lock().unwrap_or_else(PoisonError::into_inner);
             let desk = desks.get_mut(start.index).and_then(Option::take);
             drop(desks);
@@ -272,6 +280,16 @@ impl Engine {
         T: Task + 'static,
         F: Fn(CoreStart<M>) -> Result<(P, T), String> + Clone + Send + 'static,
     {
+        Self::start_prepared(config, &|_| {}, make)
+    }
+
+    fn start_prepared<M, P, T, F>(config: Config, prepare: Prepare<'_>, make: F) -> Result<RunningEngine<M>, StartError>
+    where
+        M: Machine + 'static,
+        P: Program,
+        T: Task + 'static,
+        F: Fn(CoreStart<M>) -> Result<(P, T), String> + Clone + Send + 'static,
+    {
         check_topology(&config)?;
         let config = Arc::new(config);
         let clock = Clock::new();
@@ -312,6 +330,7 @@ impl Engine {
             topology: Arc::clone(&topology),
             names: Vec::new(),
             generations: None,
+            services: None,
             _kernel: links,
             checks,
             records,
@@ -323,6 +342,7 @@ impl Engine {
             neighbours,
             clock,
         };
+        prepare(&engine.watch);
         let (idle, standby) = (idle_mode(&config), engine.watch.standby());
         let ends = ends.into_iter().zip(commands).zip(check_lines);
         let places = senders.into_iter().zip(logs).zip(others).zip(ends);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use splice::standby::Service;
 
 use crate::config::{Config, Standing};
-use crate::engine::{Subject, Watch};
+use crate::engine::{Services, Subject, Watch};
 use crate::log_levels::LogLevels;
 
 /// What the file on disk begins with.
@@ -150,6 +150,14 @@ impl Journal {
         if changes.len() != before {
             self.write(&changes);
         }
+    }
+
+    /// What is in service and out in a version of the configuration, by the changes that will hold in it.
+    pub fn services(&self, config: &Config) -> Services {
+        let changes = self.lock();
+        let holds = |kept: &&Kept| kept.change().is_ok_and(|change| kept.of == of_file(&change, config));
+        let holding: Vec<Kept> = changes.iter().filter(holds).cloned().collect();
+        Services::of(config, &services(&holding))
     }
 
     /// Forgets all changes, and has the engine do what its file says.

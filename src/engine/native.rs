@@ -22,7 +22,7 @@ use side_core::SideCore;
 use super::core::{self, Seeds};
 use super::generation::{Desk, Remake};
 use super::machine::{CoreParts, DeviceSide, Machine, MachineError, Opened, WatchedPool};
-use super::{CoreStart, Engine, Program, RunningEngine, StartError, idle_mode};
+use super::{CoreStart, Engine, Prepare, Program, RunningEngine, StartError, idle_mode};
 use crate::config::{Config, CoreId, PortConfig, SoftwareNicConfig};
 use crate::doctor::{Root, misplaced};
 use crate::privileges::Limits;
@@ -65,31 +65,43 @@ impl Engine {
     }
 
     /// The same by the rules of the configuration, with packet threads that give up what they do not need: what the program
-    /// `proxyengine` runs.
+    /// `proxyengine` runs. `prepare` is called before a core runs.
     ///
     /// Neither this nor [`core_by_rules`](Self::core_by_rules) is generic, so the engine is compiled here, once: what a
     /// bench measures, and what a build learns from a run of it (`scripts/profile.sh`), is what the program runs.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left open.
-    pub fn start_by_rules(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
-        Self::start_limited::<Off>(config, limits)
+    pub fn start_by_rules(
+        config: Config,
+        limits: Limits,
+        prepare: Prepare<'_>,
+    ) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        Self::start_limited::<Off>(config, limits, prepare)
     }
 
     /// The same with each core's cycles counted by stage ([`crate::stages`]): `proxyengine run --stage-cycles`.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left open.
-    pub fn start_timed_by_rules(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
-        Self::start_limited::<Timed>(config, limits)
+    pub fn start_timed_by_rules(
+        config: Config,
+        limits: Limits,
+        prepare: Prepare<'_>,
+    ) -> Result<RunningEngine<DpdkMachine>, StartError> {
+        Self::start_limited::<Timed>(config, limits, prepare)
     }
 
-    fn start_limited<C: Stages>(config: Config, limits: Limits) -> Result<RunningEngine<DpdkMachine>, StartError> {
+    fn start_limited<C: Stages>(
+        config: Config,
+        limits: Limits,
+        prepare: Prepare<'_>,
+    ) -> Result<RunningEngine<DpdkMachine>, StartError> {
         let seeds = Seeds::draw().map_err(StartError::NoRandomness)?;
         let rules = Arc::new(RuleSelector::new(&config));
         let remake: Remake<RuleSelector> = Box::new(|config, core| RuleSelector::new(config).selector(core));
         let of_driver = limits.clone();
-        let engine = Self::start_reloadable(config, Some(remake), move |start, desk| {
+        let engine = Self::start_reloadable(config, Some(remake), prepare, move |start, desk| {
             let core = core::build::<DpdkMachine, _, C>(start, &seeds, &*rules, Some(desk))?;
             limits
                 .enter_packet_thread()

@@ -16,7 +16,8 @@ use super::machine::{Machine, WatchedPool};
 use super::reloader::{self, Before};
 use super::server_watch::ServerWatch;
 use super::slow_servers::SlowWatch;
-use super::watch::{Noted, Watch};
+use super::steering::SteeringError;
+use super::watch::{Noted, Services, Watch};
 use crate::checks::CheckThread;
 use crate::config::{self, Answers, Config, ConfigError, ListChange, Standing};
 use crate::kernel::KernelLinks;
@@ -25,8 +26,6 @@ use crate::neighbour::{SharedNeighbours, Topology, TopologyError};
 use crate::records::{OpenError, RecordKeeper, RecordWatch};
 use crate::report::{Buffers, CoreReport, NameReport, NextHopTotals, PortReport, Report, ServerReport};
 use splice::difference::Difference;
-use splice::limit::Limited;
-use splice::standby::Service;
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
@@ -76,6 +75,9 @@ pub struct RunningEngine<M: Machine> {
     /// Nothing where cores keep the settings that they began with.
     pub(super) generations: Option<Box<dyn Generations>>,
 }
+
+/// What is in service and out in a version of the configuration.
+pub(super) type ServicesOf = Box<dyn Fn(&Config) -> Services + Send>;
 
 /// How an engine has ended.
 #[derive(Clone, Debug)]
@@ -223,37 +225,13 @@ impl<M: Machine> RunningEngine<M> {
             neighbours: &self.neighbours,
             boards: self.crew.boards(),
         };
-        let (topology, boards) = reloader::go_on_with(&mut **generations, (&config, difference), before)?;
+        // Before a core can call who comes by a number that was another's.
+        let services = (self.services.as_ref()).map_or_else(|| Services::all_in(&config), |of| of(&config));
+        let came_back = self.watch.begin(&self.config, (&config, difference), &services);
+        let gone_on = reloader::go_on_with(&mut **generations, (&config, difference), before);
+        let (topology, boards) = gone_on.inspect_err(|_| self.watch.go_back(&came_back))?;
         self.crew.set_boards(&boards);
-        // Who comes next by these numbers is in service.
-        let standby = self.watch.standby();
-        for &server in difference.new_servers.iter().chain(&difference.past_servers) {
-            standby.forget_server(server);
-        }
-        for &server in &difference.checks {
-            if config.servers()[usize::from(server)].check.is_none() {
-                standby.server(server).forget_checks();
-            }
-        }
-        for &(listener, _) in &difference.new_listeners {
-            standby.set_listener(listener, Service::In);
-            standby.forget_metered(Limited::Listener, listener);
-        }
-        // And so is what comes back while connections still name it.
-        let comes_back = |before: Standing, now: Standing| (before, now) == (Standing::Past, Standing::InFile);
-        for (before, now) in self.config.servers().iter().zip(config.servers()) {
-            if comes_back(before.standing, now.standing) {
-                standby.set_server(now.id.0, Service::In);
-            }
-        }
-        for (before, now) in self.config.listeners().iter().zip(config.listeners()) {
-            if comes_back(before.standing, now.standing) {
-                standby.set_listener(now.id.0, Service::In);
-            }
-        }
-        for &pool in &difference.new_pools {
-            standby.forget_metered(Limited::Pool, pool);
-        }
+        self.watch.end(&config, difference);
         if let Some(sinks) = sinks {
             self.records.replace(sinks);
         }
@@ -267,6 +245,11 @@ impl<M: Machine> RunningEngine<M> {
         }
         (self.config, self.topology) = (config, topology);
         Ok(())
+    }
+
+    /// Asks `services` before cores go on with a version of the configuration, what in it is in service and what is not.
+    pub fn follow_services(&mut self, services: impl Fn(&Config) -> Services + Send + 'static) {
+        self.services = Some(Box::new(services));
     }
 
     /// A view of the engine for other threads.

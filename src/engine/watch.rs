@@ -19,7 +19,7 @@ use splice::tally::Tally;
 use splice::visit::ConnectionView;
 
 use service::ClosingNumbers;
-pub use service::Subject;
+pub use service::{Services, Subject};
 
 use super::board::Board;
 use super::running::{names_of, report, servers_of};

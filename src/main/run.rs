@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use control::http::Server;
 use proxyengine::config::{Config, Destination, ListChange};
-use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine};
+use proxyengine::engine::{DpdkMachine, Engine, Outcome, RunningEngine, StartError, Watch};
 use proxyengine::journal::{self, Journal};
 use proxyengine::log_levels::LogLevels;
 use proxyengine::picture::Picture;
@@ -83,19 +83,15 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         Ok(control) => control,
         Err((place, error)) => return not_started(&not_listening(&place, &error)),
     };
-    let (config, mut names) = Names::begin(config);
-    let (limits, journal) = before_start(&config, arguments);
-    let started = match arguments.stage_cycles {
-        Some(_) => Engine::start_timed_by_rules(config, limits.clone()),
-        None => Engine::start_by_rules(config, limits.clone()),
-    };
-    let engine = match started {
+    let (mut config, mut names) = Names::begin(config);
+    let (limits, journal) = before_start(&mut config, arguments);
+    let by_stage = arguments.stage_cycles.is_some();
+    let engine = match start(config, by_stage, &limits, (&journal, &levels)) {
         Ok(engine) => engine,
         Err(error) => return not_started(&error.to_string()),
     };
     give_up_privileges(&limits);
     names.start();
-    journal.apply(&engine.watch(), &levels);
     let doors = || Doors {
         journal: journal.clone(),
         file: arguments.file.clone(),
@@ -139,6 +135,25 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
     exit
 }
 
+/// An engine in which what ctl has changed holds before the first packet: who is out of service is not called, nor are addresses
+/// announced that are another engine's. What comes with another version of its configuration begins so, too.
+fn start(
+    config: Config,
+    by_stage: bool,
+    limits: &Limits,
+    (journal, levels): (&Journal, &LogLevels),
+) -> Result<RunningEngine<DpdkMachine>, StartError> {
+    let prepare = |watch: &Watch| journal.apply(watch, levels);
+    let mut engine = if by_stage {
+        Engine::start_timed_by_rules(config, limits.clone(), &prepare)
+    } else {
+        Engine::start_by_rules(config, limits.clone(), &prepare)
+    }?;
+    let journal = journal.clone();
+    engine.follow_services(move |config| journal.services(config));
+    Ok(engine)
+}
+
 /// Before the threads that read what strangers write; a kernel or a container that refuses it is no reason not to serve.
 fn give_up_privileges(limits: &Limits) {
     if let Err(error) = limits.enter_main_thread() {
@@ -157,10 +172,11 @@ fn without_privileges(mut server: Server) -> Server {
 }
 
 /// What the threads will keep, and the journal, while it can still be put aside.
-fn before_start(config: &Config, arguments: &RunArguments) -> (Limits, Journal) {
+fn before_start(config: &mut Config, arguments: &RunArguments) -> (Limits, Journal) {
     let kept_in = journal::path(config);
     let files = [&arguments.report, &arguments.stage_cycles, &kept_in];
     let limits = Limits::of(config, files.into_iter().flatten().map(PathBuf::as_path));
+    config.set_writable(limits.folders());
     (limits, Journal::open(kept_in))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::Config;
-use proxyengine::engine::{Engine, RunningEngine};
+use proxyengine::engine::{Engine, RunningEngine, Watch};
 use proxyengine::report::Report;
 use tempfile::TempDir;
 use test_case::test_case;
@@ -53,7 +53,17 @@ impl Bench {
         Self::start_with(name, None, "", "probe = false\n[control]\nshow_clients = true")
     }
 
+    /// One that has a listener at an address of its own, 10.0.0.7, too, and is prepared by `prepare`.
+    pub(crate) fn start_prepared(name: &str, prepare: &dyn Fn(&Watch)) -> Self {
+        let more = "probe = false\n[[listener]]\nname = \"more\"\naddresses = [\"10.0.0.7:80\"]\ndefault = \"pool\"";
+        Self::start_as((name, None), "", more, prepare)
+    }
+
     fn start_with(name: &str, vlan: Option<u16>, rules: &str, promise: &str) -> Self {
+        Self::start_as((name, vlan), rules, promise, &|_| {})
+    }
+
+    fn start_as((name, vlan): (&str, Option<u16>), rules: &str, promise: &str, prepare: &dyn Fn(&Watch)) -> Self {
         let directory = tempfile::tempdir().expect("temporary directory");
         let vlan_key = vlan.map(|vlan| format!("vlan = {vlan}")).unwrap_or_default();
         let text = format!(
@@ -88,7 +98,7 @@ impl Bench {
         fs::write(directory.path().join("engine.toml"), &text).expect("a file");
         let config = Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"));
         let wire = wire(&config);
-        let engine = Engine::start_on_by_rules(config).unwrap_or_else(|error| panic!("{error}"));
+        let engine = Engine::start_on_by_rules(config, prepare).unwrap_or_else(|error| panic!("{error}"));
         Self {
             engine,
             ends: Ends { wire, vlan },
@@ -109,7 +119,7 @@ impl Ends {
     }
 
     /// The next frame that is `wanted`, without the tag that all frames must have.
-    fn wait_for(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    pub(crate) fn wait_for(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let untag = |frame: &[u8]| match self.vlan {
             None => frame.to_vec(),
             Some(vlan) => {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use splice::difference::Difference;
+use splice::limit::Limited;
 use splice::standby::{MOST_CLOSINGS, Service};
 
 use super::{SILENCE, Watch};
@@ -49,6 +51,51 @@ impl fmt::Display for Subject<'_> {
             Self::Engine => f.write_str("engine"),
         }
     }
+}
+
+/// What is in service and out in one version of the configuration, by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Services {
+    servers: Vec<Service>,
+    listeners: Vec<Service>,
+    engine: Service,
+}
+
+impl Services {
+    /// All of it is in service.
+    pub fn all_in(config: &Config) -> Self {
+        Self::of(config, &[])
+    }
+
+    /// As these say in their order; what none of them names is in service.
+    pub fn of(config: &Config, all: &[(Subject<'_>, Service)]) -> Self {
+        let mut services = Self {
+            servers: vec![Service::In; config.servers().len()],
+            listeners: vec![Service::In; config.listeners().len()],
+            engine: Service::In,
+        };
+        for (subject, service) in all {
+            match numbers(config, *subject) {
+                Ok(Numbers::Servers(of_it)) => {
+                    of_it
+                        .iter()
+                        .for_each(|server| services.servers[usize::from(*server)] = *service);
+                }
+                Ok(Numbers::Listener(listener)) => services.listeners[usize::from(listener)] = *service,
+                Ok(Numbers::Engine) => services.engine = *service,
+                // DNS may name it again.
+                Err(_) => {}
+            }
+        }
+        services
+    }
+}
+
+/// What was said of servers and listeners that come back to the file while connections name them.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct CameBack {
+    servers: Vec<(u16, Service)>,
+    listeners: Vec<(u16, Service)>,
 }
 
 /// What a subject is by its numbers.
@@ -111,30 +158,83 @@ impl Watch {
     /// is in service.
     pub fn set_services(&self, all: &[(Subject<'_>, Service)]) {
         let config = self.config();
-        let mut servers = vec![Service::In; config.servers().len()];
-        let mut listeners = vec![Service::In; config.listeners().len()];
-        let mut engine = Service::In;
-        for (subject, service) in all {
-            match numbers(&config, *subject) {
-                Ok(Numbers::Servers(of_it)) => of_it.iter().for_each(|server| servers[usize::from(*server)] = *service),
-                Ok(Numbers::Listener(listener)) => listeners[usize::from(listener)] = *service,
-                Ok(Numbers::Engine) => engine = *service,
-                // DNS may name it again.
-                Err(_) => {}
-            }
-        }
+        let services = Services::of(&config, all);
         let standby = &self.shared.standby;
-        for (of, service) in config.servers().iter().zip(servers) {
+        for (of, service) in config.servers().iter().zip(services.servers) {
             if of.standing == Standing::InFile && standby.of_server(of.id.0) != service {
                 standby.set_server(of.id.0, service);
             }
         }
-        for (of, service) in config.listeners().iter().zip(listeners) {
+        for (of, service) in config.listeners().iter().zip(services.listeners) {
             if of.standing == Standing::InFile {
                 standby.set_listener(of.id.0, service);
             }
         }
-        standby.set_engine(engine);
+        standby.set_engine(services.engine);
+    }
+
+    /// Has servers, listeners and pools that the next version of the configuration brings, or brings back, begin with nothing known and
+    /// nothing counted, in service or out as `services` say: before any core knows that version. Returns what was said until now of
+    /// those that come back.
+    pub(in crate::engine) fn begin(
+        &self,
+        before: &Config,
+        (config, difference): (&Config, &Difference),
+        services: &Services,
+    ) -> CameBack {
+        let standby = &self.shared.standby;
+        for &server in &difference.new_servers {
+            standby.forget_server(server);
+            standby.set_server(server, services.servers[usize::from(server)]);
+        }
+        for &(listener, _) in &difference.new_listeners {
+            // A closing that has had this number is over.
+            standby.set_listener(listener, Service::In);
+            standby.set_listener(listener, services.listeners[usize::from(listener)]);
+            standby.forget_metered(Limited::Listener, listener);
+        }
+        for &pool in &difference.new_pools {
+            standby.forget_metered(Limited::Pool, pool);
+        }
+        let comes_back = |before: Standing, now: Standing| (before, now) == (Standing::Past, Standing::InFile);
+        let mut came_back = CameBack::default();
+        for (before, now) in before.servers().iter().zip(config.servers()) {
+            if comes_back(before.standing, now.standing) {
+                came_back.servers.push((now.id.0, standby.of_server(now.id.0)));
+                standby.set_server(now.id.0, services.servers[now.id.index()]);
+            }
+        }
+        for (before, now) in before.listeners().iter().zip(config.listeners()) {
+            if comes_back(before.standing, now.standing) {
+                came_back.listeners.push((now.id.0, standby.of_listener(now.id.0)));
+                standby.set_listener(now.id.0, services.listeners[now.id.index()]);
+            }
+        }
+        came_back
+    }
+
+    /// There is no such version after all.
+    pub(in crate::engine) fn go_back(&self, came_back: &CameBack) {
+        let standby = &self.shared.standby;
+        for &(server, service) in &came_back.servers {
+            standby.set_server(server, service);
+        }
+        for &(listener, service) in &came_back.listeners {
+            standby.set_listener(listener, service);
+        }
+    }
+
+    /// All cores use that version: forgets whom it has not any more, and what checks have said of those that are checked no longer.
+    pub(in crate::engine) fn end(&self, config: &Config, difference: &Difference) {
+        let standby = &self.shared.standby;
+        for &server in &difference.past_servers {
+            standby.forget_server(server);
+        }
+        for &server in &difference.checks {
+            if config.servers()[usize::from(server)].check.is_none() {
+                standby.server(server).forget_checks();
+            }
+        }
     }
 
     /// Has all cores end the open connections of what is out of service, evenly over a time or, if there is none, as fast as they

@@ -142,6 +142,12 @@ impl Standby {
         self.server(server).word().service()
     }
 
+    /// What was said of a listener.
+    pub fn of_listener(&self, listener: u16) -> Service {
+        let word = self.listeners.get(usize::from(listener));
+        word.map_or(Service::In, Word::service)
+    }
+
     /// Whether a server is not to be asked anything: it, or the engine, is in maintenance.
     pub fn is_in_maintenance(&self, server: u16) -> bool {
         [self.of_server(server), self.engine.service()].contains(&Service::InMaintenance)
