@@ -291,3 +291,29 @@ fn a_rule_is_the_same_after_a_reload_that_numbers_its_clients_anew() {
     assert_eq!(refusal(&mut selector, "192.0.2.77"), Some(Refusal::Drop));
     assert_eq!(refusal(&mut selector, "192.0.2.9"), Some(Refusal::Tarpit));
 }
+
+/// `ctl diff` names lists and classes that come, go or hold something else, and `[dns]`.
+#[test]
+fn lists_classes_and_dns_are_among_what_differs() {
+    let (_folder, path) = file("192.0.2.0/24 slow\n");
+    let before = parse(&config(&path, RULES));
+    let lines = |text: &str| {
+        let (after, _) = before
+            .reload_text(text, "test")
+            .unwrap_or_else(|error| panic!("{error}"));
+        before.lines_of_difference(&after)
+    };
+    let text = config(&path, RULES);
+    assert_eq!(lines(&text), "");
+    let renamed = text.replace("by-hand", "manual");
+    assert_eq!(lines(&renamed), "~ listener l\n+ list manual\n- list by-hand\n");
+    let classed = config(
+        &path,
+        &format!("{RULES},\n{{ client = [\"192.0.2.7\"], class = \"a\" }}"),
+    );
+    assert_eq!(lines(&classed), "~ listener l\n+ class a\n");
+    let dns = "[dns]\nservers = [\"10.0.0.53\"]\n";
+    assert_eq!(lines(&format!("{text}{dns}")), "~ [dns]\n");
+    std::fs::write(&path, "192.0.2.0/25 slow\n").expect("a file");
+    assert_eq!(lines(&text), "~ list bad\n");
+}

@@ -12,13 +12,13 @@ const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
 const MOST_CLASSES: usize = 1 << 16;
 
 impl Config {
-    /// What another version changes that goes on from this one: a line for each listener, pool, server and class, and for `[engine]`,
-    /// `[syn_ack]`, `[records]`, `[log]` and what is live of `[control]`.
+    /// What another version changes that goes on from this one: a line for each listener, pool, server, list and class, and for
+    /// `[engine]`, `[syn_ack]`, `[records]`, `[log]`, `[dns]` and what is live of `[control]`.
     pub fn lines_of_difference(&self, new: &Config) -> String {
         let mut lines = String::new();
-        let mut tell = |what: &str, name: &str, before: Option<Standing>, now: Standing, is_same: bool| {
-            let was_there = before == Some(Standing::InFile);
-            let sign = match (was_there, now == Standing::InFile) {
+        let mut tell = |what: &str, name: &str, stands: [Option<Standing>; 2], is_same: bool| {
+            let [before, now] = stands.map(|standing| standing == Some(Standing::InFile));
+            let sign = match (before, now) {
                 (false, true) => '+',
                 (true, false) => '-',
                 (true, true) if !is_same => '~',
@@ -28,47 +28,54 @@ impl Config {
         };
         for (index, of) in new.listeners.iter().enumerate() {
             let before = self.listeners.get(index);
-            tell(
-                "listener",
-                &of.name,
-                before.map(|of| of.standing),
-                of.standing,
-                before == Some(of),
-            );
+            let stands = [before.map(|of| of.standing), Some(of.standing)];
+            tell("listener", &of.name, stands, before == Some(of));
         }
         for (index, of) in new.pools.iter().enumerate() {
             let before = self.pools.get(index);
-            tell(
-                "pool",
-                &of.name,
-                before.map(|of| of.standing),
-                of.standing,
-                before == Some(of),
-            );
+            let stands = [before.map(|of| of.standing), Some(of.standing)];
+            tell("pool", &of.name, stands, before == Some(of));
         }
         for (index, of) in new.servers.iter().enumerate() {
             let before = self.servers.get(index);
-            let name = format!("{} {}", of.name, of.address);
+            let stands = [before.map(|of| of.standing), Some(of.standing)];
+            let is_same = before.is_some_and(|before| before.says_the_same(of));
+            tell("server", &format!("{} {}", of.name, of.address), stands, is_same);
+        }
+        let in_file = |is_there: bool| is_there.then_some(Standing::InFile);
+        for of in &new.lists {
+            let before = self.lists.iter().find(|before| before.name == of.name);
+            let stands = [in_file(before.is_some()), in_file(true)];
             tell(
-                "server",
-                &name,
-                before.map(|of| of.standing),
-                of.standing,
-                before.is_some_and(|before| before.says_the_same(of)),
+                "list",
+                &of.name,
+                stands,
+                before.is_some_and(|before| before.holds_the_same(of)),
             );
         }
+        for of in self
+            .lists
+            .iter()
+            .filter(|of| new.lists.iter().all(|new| new.name != of.name))
+        {
+            tell("list", &of.name, [in_file(true), None], false);
+        }
+        // A class keeps its number when the file has it no longer.
         for (index, of) in new.classes.iter().enumerate() {
-            if let Some(before) = self.classes.get(index)
-                && before != of
-            {
-                lines.push_str(&format!("~ class {}\n", of.name));
-            }
+            let before = self.classes.get(index);
+            tell(
+                "class",
+                &of.name,
+                [in_file(before.is_some()), in_file(true)],
+                before == Some(of),
+            );
         }
         let sections = [
             ("engine", self.engine != new.engine),
             ("syn_ack", self.syn_ack != new.syn_ack),
             ("records", self.records != new.records),
             ("log", self.log_level != new.log_level),
+            ("dns", self.dns != new.dns),
             ("control", self.timed_servers != new.timed_servers),
         ];
         for (name, _) in sections.iter().filter(|(_, differs)| *differs) {
