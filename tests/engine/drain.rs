@@ -93,3 +93,37 @@ fn a_listener_and_an_engine_out_of_service_answer_no_syn() {
     }
     assert_in_order(&bench.engine.shutdown());
 }
+
+/// Who has gone from the file drains by itself; its last connections are ended when somebody says so.
+#[test]
+fn what_the_file_has_no_longer_can_be_closed() {
+    let mut bench = Bench::start("proxy-closes-past", None);
+    let watch = bench.engine.watch();
+    let (client, server) = bench.open(Station::new(5, "10.0.0.5:50000"));
+    let [two] = versions(&bench, [TWO.to_owned()]);
+    bench.engine.reload(&two).unwrap_or_else(|error| panic!("{error}"));
+    for (subject, is_there) in [(Subject::Server("one"), true), (Subject::Server("three"), false)] {
+        assert_eq!(
+            watch.set_service(subject, Service::Drained).is_ok(),
+            is_there,
+            "{subject}"
+        );
+    }
+    watch
+        .close(Subject::Server("one"), Duration::ZERO)
+        .unwrap_or_else(|error| panic!("{error}"));
+    for end in [client.from, server.from] {
+        while !bench.segment_to(end).flags.contains(TcpFlags::RST) {}
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while bench.engine.config().has_past() {
+        assert!(Instant::now() < deadline, "never forgotten");
+        bench.engine.forget_past();
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(
+        watch.set_service(Subject::Server("one"), Service::Drained).is_err(),
+        "nobody has its number"
+    );
+    assert_in_order(&bench.engine.shutdown());
+}

@@ -270,14 +270,15 @@ impl Watch {
     }
 }
 
-/// What a name of this configuration stands for.
+/// What a name stands for: that in the file, or of servers and listeners the last that was there, of which connections may be left.
 fn numbers(config: &Config, subject: Subject<'_>) -> Result<Numbers, String> {
     let unknown = || format!("there is no {subject}");
     Ok(match subject {
         Subject::Server(name) => {
-            let is_it = |of: &&ServerConfig| of.standing == Standing::InFile && of.name == name;
-            let server = config.servers().iter().find(is_it).ok_or_else(unknown)?;
-            Numbers::Servers(vec![server.id.0])
+            let is_it = |of: &&ServerConfig| of.standing != Standing::Nobody && of.name == name;
+            let servers = config.servers().iter().filter(is_it);
+            let server = servers.max_by_key(|of| of.standing == Standing::InFile);
+            Numbers::Servers(vec![server.ok_or_else(unknown)?.id.0])
         }
         Subject::Pool(name) => {
             let pool = config.find_pool(name).ok_or_else(unknown)?;
@@ -285,9 +286,10 @@ fn numbers(config: &Config, subject: Subject<'_>) -> Result<Numbers, String> {
             Numbers::Servers(members.map(|member| member.server.0).collect())
         }
         Subject::Listener(name) => {
-            let is_it = |of: &&ListenerConfig| of.standing == Standing::InFile && of.name == name;
-            let listener = config.listeners().iter().find(is_it).ok_or_else(unknown)?;
-            Numbers::Listener(listener.id.0)
+            let is_it = |of: &&ListenerConfig| of.standing != Standing::Nobody && of.name == name;
+            let listeners = config.listeners().iter().filter(is_it);
+            let listener = listeners.max_by_key(|of| of.standing == Standing::InFile);
+            Numbers::Listener(listener.ok_or_else(unknown)?.id.0)
         }
         Subject::Engine => Numbers::Engine,
     })
