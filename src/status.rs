@@ -49,7 +49,7 @@ use splice::settings::Member;
 use splice::tally::{Histogram, ListenerTally, PoolTally, ServerTally};
 
 use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
-use crate::engine::{NotReady, Watch};
+use crate::engine::{NotReady, Watch, steering};
 use crate::journal::{Change, Journal};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
@@ -239,7 +239,10 @@ fn told(result: Result<Value, connections::Refusal>) -> Answer {
 fn difference(watch: &Watch, doors: &Doors) -> Answer {
     let config = watch.config();
     match config.reload(&doors.file) {
-        Ok((new, _)) => Answer::text(config.lines_of_difference(&new) + &doors.journal.lines()),
+        Ok((new, _)) => match steering::check(&new) {
+            Ok(()) => Answer::text(config.lines_of_difference(&new) + &doors.journal.lines()),
+            Err(error) => Answer::refusal(409, &format!("{error}\n")),
+        },
         Err(error) => Answer::refusal(409, &format!("{error}\n")),
     }
 }

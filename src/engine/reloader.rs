@@ -11,6 +11,7 @@ use splice::difference::Difference;
 use super::board::Board;
 use super::generation::{Desk, Generations, Next, Remake, offices};
 use super::running::ReloadError;
+use super::steering;
 use super::watch::Watch;
 use crate::config::{Config, CoreId};
 use crate::neighbour::{SharedNeighbours, Topology};
@@ -33,6 +34,7 @@ pub(super) fn go_on_with(
     (config, difference): (&Arc<Config>, &Difference),
     before: Before<'_>,
 ) -> Result<(Arc<Topology>, Boards), ReloadError> {
+    steering::check(config)?;
     let hops = before.topology.next_hops();
     let topology = Arc::new(Topology::from_config_after(config, before.macs, hops)?);
     before.neighbours.go_on_with(&topology, hops);

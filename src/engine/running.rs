@@ -42,6 +42,9 @@ pub enum ReloadError {
     /// The addresses do not make a network.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// An engine would not start with it.
+    #[error(transparent)]
+    Steering(#[from] SteeringError),
     /// The cores.
     #[error(transparent)]
     Cores(#[from] GenerationError),

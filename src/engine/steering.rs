@@ -19,7 +19,7 @@ use netfcts::leg::mapped;
 use netfcts::steering::{PlanError, SteeringPlan};
 
 use super::machine::Machine;
-use crate::config::{AcceptProxy, Config, ListenerConfig, ServerConfig, Steering};
+use crate::config::{AcceptProxy, Config, ListenerConfig, ServerConfig, Standing, Steering};
 
 /// RSS takes no more of a key than this for TCP: longer ones are the same up to here.
 const KEY: usize = 40;
@@ -192,12 +192,7 @@ impl<M: Machine> Chooser<'_, M> {
             Steering::Port | Steering::Ip => {
                 // Clients are spread by the ports where these can; if not, they are handed over.
                 plan = self.spread(plan).unwrap_or_else(|_| self.bare());
-                let rules = if mode == Steering::Port {
-                    self.rules_by_port()?
-                } else {
-                    self.rules_by_address()?
-                };
-                self.check_overlap(&rules)?;
+                let rules = self.rules().of(mode)?;
                 rules.iter().flatten().for_each(|rule| plan.add_rule(rule));
                 self.check_ports(&plan, mode)?;
                 return self.install(&rules).map(|()| plan);
@@ -206,6 +201,13 @@ impl<M: Machine> Chooser<'_, M> {
         }
         self.check_ports(&plan, mode)?;
         Ok(plan)
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            config: self.config,
+            cores: self.cores,
+        }
     }
 
     /// A plan that knows our addresses, and no port.
@@ -258,9 +260,71 @@ impl<M: Machine> Chooser<'_, M> {
             .map_err(|error| SteeringError::Plan { port: name(0), error })
     }
 
+    /// Every core needs a port towards every server.
+    fn check_ports(&self, plan: &SteeringPlan, mode: Steering) -> Result<(), SteeringError> {
+        for server in self.config.servers() {
+            let end_point = (mapped(server.address.ip()), server.address.port());
+            for core in 0..self.cores {
+                let has_some = server.local.iter().any(|local| {
+                    let is_its = plan.source_ports(end_point, mapped(local.ip), core);
+                    local.ports.iter().any(is_its)
+                });
+                if !has_some {
+                    return Err(SteeringError::NoPorts {
+                        mode: mode.name(),
+                        server: server.name.clone(),
+                        core,
+                        cores: self.cores,
+                        ports: server.local.iter().map(|local| local.ports.len()).sum(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the rules to the ports: all of them, or none.
+    fn install(&mut self, rules: &[Vec<FlowRule>]) -> Result<(), SteeringError> {
+        for (port, of_port) in rules.iter().enumerate().filter(|(_, of_port)| !of_port.is_empty()) {
+            if let Err(error) = self.machine.install(port, of_port) {
+                // None of the ports before it may go on with rules that nobody follows.
+                for before in (0..port).filter(|before| !rules[*before].is_empty()) {
+                    self.machine.install(before, &[])?;
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rules that a configuration takes, whatever the ports can do.
+struct Rules<'a> {
+    config: &'a Config,
+    cores: usize,
+}
+
+impl Rules<'_> {
+    /// Those of modes port and ip, for each port of ours.
+    fn of(&self, mode: Steering) -> Result<Vec<Vec<FlowRule>>, SteeringError> {
+        let rules = match mode {
+            Steering::Port => self.by_port()?,
+            Steering::Ip => self.by_address()?,
+            Steering::Auto | Steering::Rss | Steering::Software => Vec::new(),
+        };
+        self.check_overlap(&rules)?;
+        Ok(rules)
+    }
+
+    /// Those of the file.
+    fn servers(&self) -> impl Iterator<Item = &ServerConfig> {
+        let servers = self.config.servers().iter();
+        servers.filter(|server| server.standing == Standing::InFile)
+    }
+
     /// For each port of ours, the rules of every address that servers behind it are reached from: the highest part of the
     /// ports for the first core, the next for the second, as ProxyEngine has it.
-    fn rules_by_port(&self) -> Result<Vec<Vec<FlowRule>>, SteeringError> {
+    fn by_port(&self) -> Result<Vec<Vec<FlowRule>>, SteeringError> {
         let mask = self.mask()?;
         let size = u32::from(!mask) + 1;
         let part = |core: usize| MaskedPort {
@@ -305,10 +369,10 @@ impl<M: Machine> Chooser<'_, M> {
     }
 
     /// For each port of ours, whose packets an address is: those of each server take turns among the cores.
-    fn rules_by_address(&self) -> Result<Vec<Vec<FlowRule>>, SteeringError> {
+    fn by_address(&self) -> Result<Vec<Vec<FlowRule>>, SteeringError> {
         let cores = self.cores;
         let mut core_of: HashMap<IpAddr, usize> = HashMap::new();
-        for server in self.config.servers() {
+        for server in self.servers() {
             let mut shares = vec![0_usize; cores];
             for local in &server.local {
                 let fewest = (0..cores).min_by_key(|core| shares[*core]).unwrap_or(0);
@@ -335,7 +399,7 @@ impl<M: Machine> Chooser<'_, M> {
     /// From where servers behind a port are reached, each address once, in the order of the file.
     fn local_addresses(&self, port: usize) -> Vec<IpAddr> {
         let behind = |server: &&ServerConfig| usize::from(server.next_hop.port.0) == port;
-        let servers = self.config.servers().iter().filter(behind);
+        let servers = self.servers().filter(behind);
         let mut addresses = Vec::new();
         for local in servers.flat_map(|server| &server.local) {
             if !addresses.contains(&local.ip) {
@@ -347,7 +411,8 @@ impl<M: Machine> Chooser<'_, M> {
 
     /// No listener may be where a rule leads all its clients to one core.
     fn check_overlap(&self, rules: &[Vec<FlowRule>]) -> Result<(), SteeringError> {
-        for listener in self.config.listeners() {
+        let in_file = |listener: &&ListenerConfig| listener.standing == Standing::InFile;
+        for listener in self.config.listeners().iter().filter(in_file) {
             for address in &listener.addresses {
                 let catches = |rule: &&FlowRule| {
                     let has = |port: MaskedPort| address.ports.clone().any(|listen| port.contains(listen));
@@ -363,43 +428,20 @@ impl<M: Machine> Chooser<'_, M> {
         }
         Ok(())
     }
+}
 
-    /// Every core needs a port towards every server.
-    fn check_ports(&self, plan: &SteeringPlan, mode: Steering) -> Result<(), SteeringError> {
-        for server in self.config.servers() {
-            let end_point = (mapped(server.address.ip()), server.address.port());
-            for core in 0..self.cores {
-                let has_some = server.local.iter().any(|local| {
-                    let is_its = plan.source_ports(end_point, mapped(local.ip), core);
-                    local.ports.iter().any(is_its)
-                });
-                if !has_some {
-                    return Err(SteeringError::NoPorts {
-                        mode: mode.name(),
-                        server: server.name.clone(),
-                        core,
-                        cores: self.cores,
-                        ports: server.local.iter().map(|local| local.ports.len()).sum(),
-                    });
-                }
-            }
-        }
-        Ok(())
+/// Whether an engine could start with the mode that the configuration names, as far as the configuration alone says: one that runs
+/// does not go on with what would not start again.
+///
+/// # Errors
+/// Why not.
+pub fn check(config: &Config) -> Result<(), SteeringError> {
+    let cores = config.engine().cores.len();
+    if cores < 2 {
+        return Ok(());
     }
-
-    /// Brings the rules to the ports: all of them, or none.
-    fn install(&mut self, rules: &[Vec<FlowRule>]) -> Result<(), SteeringError> {
-        for (port, of_port) in rules.iter().enumerate().filter(|(_, of_port)| !of_port.is_empty()) {
-            if let Err(error) = self.machine.install(port, of_port) {
-                // None of the ports before it may go on with rules that nobody follows.
-                for before in (0..port).filter(|before| !rules[*before].is_empty()) {
-                    self.machine.install(before, &[])?;
-                }
-                return Err(error.into());
-            }
-        }
-        Ok(())
-    }
+    let rules = Rules { config, cores };
+    rules.of(config.engine().steering).map(drop)
 }
 
 /// Whether clients of `listener` can come to a server that is connected to from their own addresses.

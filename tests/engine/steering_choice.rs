@@ -145,3 +145,18 @@ fn one_core_is_not_steered() {
     let others = Engine::steer(&config("steering = \"rss\"", ""), &mut card, 1).expect("nothing to steer");
     assert!(others.iter().all(Option::is_none) && others.len() == 1);
 }
+
+/// What an engine that runs does not go on with, for it would not start with it: whatever its ports can do.
+#[test_case("steering = \"ip\"", FOUR, None; "enough addresses")]
+#[test_case("steering = \"ip\"", "", Some("is reached from 1 of local_addresses"); "one address")]
+#[test_case("steering = \"ip\"", "local_addresses = [\"10.0.0.2\", \"10.0.0.3\", \"10.0.0.4\", \"10.0.0.1\"]", Some("must not be one of local_addresses"); "a listener's address")]
+#[test_case("steering = \"port\"\nport_mask = 0xc000", "", Some("its port must lie outside the rule"); "a listener's port")]
+#[test_case("steering = \"port\"", "", None; "ports")]
+#[test_case("", "", None; "whatever can be")]
+fn a_reload_refuses_what_would_not_start(engine: &str, pool: &str, sentence: Option<&str>) {
+    let said = proxyengine::engine::steering::check(&config(engine, pool)).map_err(|error| error.to_string());
+    match sentence {
+        None => assert_eq!(said, Ok(())),
+        Some(sentence) => assert!(said.as_ref().is_err_and(|error| error.contains(sentence)), "{said:?}"),
+    }
+}
