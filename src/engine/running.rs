@@ -14,7 +14,7 @@ use super::generation::{GenerationError, Generations};
 use super::links::LinkWatch;
 use super::machine::{Machine, WatchedPool};
 use super::reloader::{self, Before};
-use super::server_watch::ServerWatch;
+use super::server_watch::{Checked, ServerWatch};
 use super::slow_servers::SlowWatch;
 use super::steering::SteeringError;
 use super::watch::{Noted, Services, Watch};
@@ -77,6 +77,8 @@ pub struct RunningEngine<M: Machine> {
     pub(super) names: Vec<NameReport>,
     /// Nothing where cores keep the settings that they began with.
     pub(super) generations: Option<Box<dyn Generations>>,
+    /// What is in service in another version of the configuration; all that is new is if nobody says otherwise.
+    pub(super) services: Option<ServicesOf>,
 }
 
 /// What is in service and out in a version of the configuration.
@@ -114,8 +116,16 @@ impl<M: Machine> RunningEngine<M> {
         self.note();
         let report = self.watch.report();
         let standby = self.watch.standby();
-        let down = |number: usize| Some(standby.server(u16::try_from(number).ok()?).down()?.0);
-        self.servers.look(&report.servers, report.uptime_ms, down);
+        let checked = |number: usize| {
+            let server = self.config.servers().get(number);
+            let is_checked = server.is_some_and(|of| of.standing != Standing::Nobody && of.check.is_some());
+            let number = u16::try_from(number).ok().filter(|_| is_checked);
+            number.map_or(Checked::Not, |number| match standby.server(number).down() {
+                Some((failure, _)) => Checked::Down(failure),
+                None => Checked::Up,
+            })
+        };
+        self.servers.look(&report.servers, report.uptime_ms, checked);
         let slow = self.slow.look(&self.config, &self.watch.tallies(), report.uptime_ms);
         if let Some(slow) = slow {
             self.watch.note_slow(slow);
@@ -314,6 +324,7 @@ impl<M: Machine> RunningEngine<M> {
             topology: _,
             names,
             generations: _,
+            services: _,
         } = self;
         watch.note_drain();
         crew.end();
