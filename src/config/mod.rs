@@ -237,12 +237,8 @@ impl Config {
         let mut addresses = self.own_addresses(port);
         let is_ours_anyway = |ip: &IpAddr| {
             let of_port = self.port(port).addresses.iter().any(|net| net.addr() == *ip);
-            of_port
-                || self
-                    .servers
-                    .iter()
-                    .flat_map(|server| &server.local)
-                    .any(|local| local.ip == *ip)
+            let mut servers = self.servers.iter().filter(|server| server.standing != Standing::Nobody);
+            of_port || servers.any(|server| server.local.iter().any(|local| local.ip == *ip))
         };
         addresses.retain(|ip| !is_ours_anyway(ip));
         addresses

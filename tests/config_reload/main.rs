@@ -11,7 +11,7 @@ use e2d2::wire::MacAddr;
 use netfcts::leg::mapped;
 use proptest::prelude::*;
 use proxyengine::config::{
-    ClassRule, Config, Fallback, ListenerId, Match, Named, PoolConfig, PoolId, ServerId, Standing,
+    ClassRule, Config, Fallback, ListenerId, Match, Named, PoolConfig, PoolId, PortConfig, ServerId, Standing,
 };
 use splice::upstream::Upstream;
 
@@ -219,6 +219,13 @@ fn the_source_addresses_of_a_forgotten_server_are_not_ours() {
     assert!(is_ours(&without), "connections may name the server");
     let (forgotten, _) = without.without_past(&Named::default()).expect("something was past");
     assert!(!is_ours(&forgotten));
+    // A listener that has it then has it alone: another engine may answer for it.
+    let listener = "[[listener]]\nname = \"more\"\naddresses = [\"10.1.0.50:80\"]\ndefault = \"p0\"\n";
+    let (listens, _) = forgotten
+        .reload_text(&format!("{usual}{listener}"), "f.toml")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let of_listeners = |port: &PortConfig| listens.listener_addresses(port.id).contains(&address);
+    assert!(listens.ports().iter().any(of_listeners));
 }
 
 /// Servers that are gone have their numbers until no connection names them: more than 65 535 together are refused, and nothing changes.
