@@ -58,6 +58,11 @@ impl Limits {
         Self { folders }
     }
 
+    /// The folders below which files are changed, made and removed.
+    pub fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
     /// For a packet thread, once it has everything it needs.
     ///
     /// # Errors
@@ -137,7 +142,7 @@ fn write_only_below(folders: &[&Path]) {
     }
 }
 
-fn folder_of(file: &Path) -> PathBuf {
+pub(crate) fn folder_of(file: &Path) -> PathBuf {
     match file.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),

@@ -224,6 +224,7 @@ impl Continued {
         }
         .renumbered();
         continued.config.address_order = old.addresses();
+        continued.config.writable.clone_from(&old.writable);
         continued.refuse_room(old, source);
         continued
     }

@@ -1,8 +1,10 @@
 //! What differs between the version of the file that an engine runs with and another: to be shown, and to be refused.
 
 use super::error::{ConfigError, Problem};
+use super::records::Destination;
 use super::source::{At, Source};
 use super::{Config, Standing};
+use crate::privileges::folder_of;
 use splice::difference::{MOST_LISTENERS, MOST_SERVERS};
 
 /// Addresses of ours that there can be: numbers from here on mean something else.
@@ -84,6 +86,23 @@ impl Config {
         lines
     }
 
+    /// Complains about files of records where the engine may not write: that was settled at its start.
+    fn refuse_other_folders(&self, source: &mut Source<'_>, new: &Config) {
+        let Some(writable) = &self.writable else { return };
+        for sink in &new.records {
+            if let Destination::File(path) = &sink.to
+                && !writable.iter().any(|folder| folder_of(path).starts_with(folder))
+            {
+                let complaint = format!(
+                    "has the file {} in a folder that was not named at the start, and the engine may not write there: it \
+                     needs a restart",
+                    path.display()
+                );
+                source.complain(&At::root().key("records"), complaint);
+            }
+        }
+    }
+
     /// Complains about what differs and is not a listener, a pool or a server.
     pub(super) fn refuse_other_parts(&self, source: &mut Source<'_>, new: &Config) {
         let mut refuse = |section: &str, key: &str, differs: bool| {
@@ -133,6 +152,7 @@ impl Config {
         if self.records.is_empty() != new.records.is_empty() {
             needs_restart(source, &At::root().key("records"));
         }
+        self.refuse_other_folders(source, new);
         if self.control != new.control {
             needs_restart(source, &At::root().key("control"));
         }

@@ -44,7 +44,7 @@ mod source;
 mod timed;
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use log::LevelFilter;
@@ -112,6 +112,8 @@ pub struct Config {
     /// What names have been answered with.
     answers: Answers,
     origin: Origin,
+    /// Folders below which this engine and its later versions may write; anywhere without.
+    writable: Option<Arc<[PathBuf]>>,
 }
 
 impl Config {
@@ -257,6 +259,12 @@ impl Config {
     /// Where the records of ended connections go; empty when they are not wanted.
     pub fn records(&self) -> &[RecordsConfig] {
         &self.records
+    }
+
+    /// Says below which folders the engine that runs with this may write: sinks that later versions of the file bring are refused
+    /// elsewhere.
+    pub fn set_writable(&mut self, folders: &[PathBuf]) {
+        self.writable = Some(folders.into());
     }
 
     /// Where the engine shows itself while it runs.

@@ -352,3 +352,26 @@ fn other_source_addresses_or_ports_are_refused_by_their_key() {
         "{error}"
     );
 }
+
+/// Where an engine may write is settled when it starts: a file elsewhere is refused by its key, and not when it cannot be made.
+#[test]
+fn a_file_of_records_in_another_folder_needs_a_restart() {
+    let one = small([false, false, false, true, false]);
+    let file = |path: &str| format!("{one}\n[[records]]\nfile = \"{path}\"\n");
+    let mut running = parse(&one);
+    assert!(
+        running.reload_text(&file("/var/log/r"), "f.toml").is_ok(),
+        "it may write anywhere"
+    );
+    running.set_writable(&["/tmp".into(), "/run/pe".into()]);
+    let (next, _) = running
+        .reload_text(&file("/run/pe/more/r"), "f.toml")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let error = next
+        .reload_text(&file("/var/log/r"), "f.toml")
+        .map(|_| ())
+        .expect_err("elsewhere");
+    let [problem] = error.problems() else { panic!("{error}") };
+    assert_eq!(problem.path, "records");
+    assert!(problem.complaint.contains("the file /var/log/r in a folder"), "{error}");
+}

@@ -96,6 +96,7 @@ pub(super) fn check(source: &mut Source<'_>, outside: &Outside<'_>) -> Result<(C
         dns,
         answers: Answers::new(),
         origin: Origin::default(),
+        writable: None,
     };
     source.checked()?;
     config.warnings = source.take_warnings();
