@@ -57,7 +57,7 @@ pub(super) fn pools(old: &Config, new: &Config) -> Vec<PoolId> {
 pub(super) fn servers(old: &Config, new: &Config, places: &[Place], source: &mut Source<'_>) -> Vec<ServerId> {
     let there = old.servers.iter().filter(|server| server.standing != Standing::Nobody);
     let known: HashMap<_, &ServerConfig> = there.map(|server| (server.address, server)).collect();
-    let mut at_of: HashMap<ServerId, [&At; 2]> = HashMap::new();
+    let mut at_of: HashMap<ServerId, &At> = HashMap::new();
     for place in places {
         // What DNS answers is not the pool's fault.
         let pool = if place.own.is_of_answer() {
@@ -65,25 +65,24 @@ pub(super) fn servers(old: &Config, new: &Config, places: &[Place], source: &mut
         } else {
             &place.pool
         };
-        at_of.entry(place.server).or_insert([pool, &place.own]);
+        at_of.entry(place.server).or_insert(pool);
     }
     let mut id_of = |server: &ServerConfig| {
         let before = *known.get(&server.address)?;
-        let [pool, own] = *at_of.get(&server.id)?;
-        let mut refuse = |at: &At, key: &str, differs: bool| {
+        let pool = *at_of.get(&server.id)?;
+        let mut refuse = |key: &str, differs: bool| {
             if differs {
                 let complaint = format!(
                     "has changed for {}, to which connections are open: it needs a restart",
                     server.address
                 );
-                source.complain(&at.key(key), complaint);
+                source.complain(&pool.key(key), complaint);
             }
         };
-        refuse(pool, "local_addresses", !have_same(before, server, |local| local.ip));
-        refuse(pool, "local_ports", !have_same(before, server, |local| &local.of_file));
-        refuse(pool, "transparent", before.transparent != server.transparent);
-        refuse(pool, "proxy_protocol", before.announce != server.announce);
-        refuse(own, "mac", before.mac != server.mac);
+        // What a PROXY header says is asked once, when it is written; frames of all connections go to the MAC address of now.
+        refuse("local_addresses", !have_same(before, server, |local| local.ip));
+        refuse("local_ports", !have_same(before, server, |local| &local.of_file));
+        refuse("transparent", before.transparent != server.transparent);
         for (before, now) in before.local.iter().zip(&server.local) {
             if before.of_file == now.of_file && now.after(before).ports.is_empty() {
                 let complaint = format!(

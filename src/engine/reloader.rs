@@ -44,8 +44,14 @@ pub(super) fn go_on_with(
         topology: &topology,
         before: before.topology,
         boards: before.boards,
-    })?;
-    Ok((topology, boards))
+    });
+    match boards {
+        Ok(boards) => Ok((topology, boards)),
+        Err(error) => {
+            before.neighbours.go_on_with(before.topology, topology.next_hops());
+            Err(error.into())
+        }
+    }
 }
 
 /// The main thread's part of a reload, for cores by the rules of the configuration that are no workers of an engine.

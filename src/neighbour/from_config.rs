@@ -1,5 +1,6 @@
 //! The topology that a configuration describes.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use e2d2::port::PortId;
@@ -66,17 +67,22 @@ fn key_of(server: &ServerConfig) -> (PortId, IpAddr) {
     (server.next_hop.port, address)
 }
 
-/// Servers, gateways, and the entries made by hand. A server's own MAC address goes before an entry of its address.
+/// Servers, gateways, and the entries made by hand. A server's own MAC address goes before an entry of its address, and what the
+/// file says of a host before what it has said.
 fn neighbours(config: &Config) -> Vec<Neighbour> {
     let mut neighbours: Vec<Neighbour> = Vec::new();
-    let there = |server: &&ServerConfig| server.standing != Standing::Nobody;
-    for server in config.servers().iter().filter(there) {
-        let (port, address) = key_of(server);
-        neighbours.push(Neighbour {
-            port,
-            address,
-            mac: server.mac,
-        });
+    let mut macs: HashMap<(PortId, IpAddr), Option<MacAddr>> = HashMap::new();
+    for standing in [Standing::InFile, Standing::Past] {
+        for server in config.servers().iter().filter(|server| server.standing == standing) {
+            let (port, address) = key_of(server);
+            let known = *macs.entry((port, address)).or_insert(server.mac);
+            let mac = if standing == Standing::InFile {
+                server.mac
+            } else {
+                known
+            };
+            neighbours.push(Neighbour { port, address, mac });
+        }
     }
     for route in config.routes().iter() {
         let gateway = route.via.map(|address| Neighbour {

@@ -88,7 +88,8 @@ impl SharedNeighbours {
         shared
     }
 
-    /// Makes the numbers that have another next hop in `topology` than they had `before`, which no core uses yet, its own.
+    /// Makes the numbers that have another next hop in `topology` than they had `before` its own: no core uses them yet, but for
+    /// those whose MAC address the file has changed.
     pub fn go_on_with(&self, topology: &Topology, before: &[NextHop]) {
         let hops = topology.next_hops();
         for (index, hop) in hops.iter().enumerate() {

@@ -126,3 +126,30 @@ fn a_file_of_records_in_another_folder_needs_a_restart() {
     assert_eq!(problem.path, "records");
     assert!(problem.complaint.contains("the file /var/log/r in a folder"), "{error}");
 }
+
+/// A header is for the next connection, a MAC address for the next frame: whom they are said of stays who it is.
+#[test]
+fn proxy_headers_and_mac_addresses_of_servers_that_stay_are_live() {
+    let with = |send: &str, mac: &str| {
+        let usual = small([false; 5]).replacen(
+            "name = \"p0\"\n",
+            &format!("name = \"p0\"\nproxy_protocol = {{ send = \"{send}\" }}\n"),
+            1,
+        );
+        let server = "address = \"10.1.0.100:80\"";
+        assert!(usual.contains(server), "{usual}");
+        usual.replacen(server, &format!("{server}, mac = \"02:00:00:00:00:{mac}\""), 1)
+    };
+    let running = parse(&with("v1", "0a"));
+    for text in [with("v2", "0a"), with("v1", "0b"), with("off", "0b")] {
+        let (next, difference) = running
+            .reload_text(&text, "f.toml")
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert!(difference.new_servers.is_empty());
+        let (now, alone) = (&next.servers()[0], parse(&text));
+        assert_eq!(
+            (now.announce, now.mac),
+            (alone.servers()[0].announce, alone.servers()[0].mac)
+        );
+    }
+}

@@ -178,8 +178,8 @@ fn what_needs_a_restart_is_refused_by_its_key_and_line() {
     );
     assert!(refused("net_ring1", "net_ring2").contains("port[1] has changed, which needs a restart"));
     assert!(
-        refused("name = \"p0\"\n", "name = \"p0\"\nproxy_protocol = { send = \"v1\" }\n")
-            .contains("pool[0].proxy_protocol has changed for 10.1.0.100:80")
+        refused("name = \"p0\"\n", "name = \"p0\"\ntransparent = true\n")
+            .contains("pool[0].transparent has changed for 10.1.0.100:80")
     );
     assert!(refused("default = \"p0\"", "default = \"p0\"\ninspect_delay = \"1s\"").contains("bind or inspect_delay"));
     // There is room for as many as are to be watched at the start, which may be none.

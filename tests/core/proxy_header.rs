@@ -8,11 +8,15 @@ use splice::settings::Settings;
 use std::time::Duration;
 use testkit::Segment;
 
-fn bench(proxy_protocol: &str) -> Bench {
-    Bench::with_config(&CONFIG.replace(
+fn config(proxy_protocol: &str) -> String {
+    CONFIG.replace(
         "name = \"all\"\n",
         &format!("name = \"all\"\nproxy_protocol = {proxy_protocol}\n"),
-    ))
+    )
+}
+
+fn bench(proxy_protocol: &str) -> Bench {
+    Bench::with_config(&config(proxy_protocol))
 }
 
 /// A spliced connection, the header that the server got, and what came behind it.
@@ -35,6 +39,32 @@ fn version_1_names_client_and_listener() {
     let request = only(rest);
     assert_eq!(request.payload, b"0 hello");
     assert_eq!(request.seq, server.ack.wrapping_add(header.payload.len() as u32));
+}
+
+/// A connection that has its header goes on behind it; one whose server has not accepted yet gets that of now.
+#[test]
+fn another_version_of_the_file_says_what_the_next_header_is() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (mut first, mut of_first, header, rest) = announced(&mut bench, b"0 hello");
+    let length = header.payload.len() + only(rest).payload.len();
+    of_first.ack = of_first.ack.wrapping_add(length as u32);
+    bench.receive(&of_first.segment(TcpFlags::ACK, b""));
+    let mut second = Client::new(40001);
+    second.connect(&mut bench);
+    let mut of_second = Server::from_syn(&only(second.send(&mut bench, b"0 hello")));
+
+    bench.reload(&config("{ send = \"v2\" }"), |_| None);
+    let (_, sent) = of_second.accept(&mut bench);
+    let Ok(Parsed::Complete { header, .. }) = parse(&sent[0].payload) else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(header.version, Version::V2);
+    let more = only(first.send(&mut bench, b"more"));
+    assert_eq!((more.payload.as_slice(), more.seq), (&b"more"[..], of_first.ack));
+    bench.reload(&config("{ send = \"off\" }"), |_| None);
+    of_first.ack = of_first.ack.wrapping_add(4);
+    let answer = only(of_first.send(&mut bench, b"reply"));
+    assert_eq!((answer.payload.as_slice(), answer.ack), (&b"reply"[..], first.seq));
 }
 
 /// A header costs no packet where it fits; what is lost of the two is repeated by whom it belongs to.

@@ -156,3 +156,33 @@ fn a_file_with_an_error_changes_nothing() {
     bench.open(Station::new(5, "10.0.0.5:50000"));
     assert_in_order(&bench.engine.shutdown());
 }
+
+/// What the file says of a host is for open connections, too, and for servers there that it has no longer.
+#[test]
+fn another_mac_address_of_a_server_is_for_open_connections_too() {
+    let mut bench = Bench::start("proxy-mac", None);
+    let moved = TWO.replace(":0a\"", ":0b\"");
+    let other = "{ name = \"three\", address = \"10.0.0.10:8081\", mac = \"02:00:00:00:00:0c\" }";
+    let versions = versions(&bench, [TWO.to_owned(), moved, other.to_owned(), TWO.to_owned()]);
+    bench
+        .engine
+        .reload(&versions[0])
+        .unwrap_or_else(|error| panic!("{error}"));
+    let (mut client, mut server) = bench.ends.open_to(Station::new(5, "10.0.0.5:50000"), &servers()[1..]);
+    for (version, mac) in [(1, 0x0b), (2, 0x0c)] {
+        bench
+            .engine
+            .reload(&versions[version])
+            .unwrap_or_else(|error| panic!("{error}"));
+        server.from.mac = Station::new(mac, "10.0.0.10:8080").mac;
+        talk(&bench.ends, &mut client, &mut server);
+    }
+    // A version that no core takes has changed nothing.
+    let wire = bench.wire.clone();
+    let stuck = wire.to_engine.lock().expect("the worker waits for it");
+    thread::sleep(Duration::from_millis(100));
+    bench.engine.reload(&versions[3]).expect_err("the worker is stuck");
+    drop(stuck);
+    talk(&bench.ends, &mut client, &mut server);
+    assert_in_order(&bench.engine.shutdown());
+}
