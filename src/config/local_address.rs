@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 pub struct LocalAddress {
     /// A unicast address.
     pub ip: IpAddr,
-    /// Ports of `local_ports` on which no listener of this address listens. Not empty.
+    /// Ports of `local_ports` on which no listener of this address listens. Not empty while the file has the server.
     pub ports: PortRanges,
     /// All of `local_ports`.
     pub of_file: PortRanges,
