@@ -39,7 +39,7 @@ fn named(name: &str) -> NameTable {
         address: ([10, 1, 0, 1], 80).into(),
     };
     NameTable {
-        listeners: vec![named("web")],
+        listeners: vec!["web".to_owned()],
         servers: vec![named(name)],
         ..NameTable::default()
     }

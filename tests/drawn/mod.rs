@@ -16,7 +16,7 @@ addresses = ["10.1.0.1/24"]
 
 /// One drawn file.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub(crate) struct Drawn {
     /// By listener: its number, the last byte of its address, how many rules, and whether the first goes last.
     listeners: Vec<(u8, u8, usize, bool)>,
     /// By pool: its servers with their weights.
@@ -32,11 +32,11 @@ pub struct Drawn {
     /// Whether strangers are answered, and whether addresses of listeners are.
     answers: [bool; 2],
     /// Which of [`RESTARTS`] are not as usual.
-    pub restarts: [bool; 5],
+    pub(crate) restarts: [bool; 5],
 }
 
 /// What needs a restart: the key, what it is usually and what rarely, and where that stands.
-pub const RESTARTS: [(&str, [&str; 2]); 5] = [
+pub(crate) const RESTARTS: [(&str, [&str; 2]); 5] = [
     (
         "engine.max_connections",
         ["max_connections = 64", "max_connections = 128"],
@@ -75,7 +75,7 @@ const GUARDS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-pub fn drawn() -> impl Strategy<Value = Drawn> {
+pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
     let listener = (0_u8..5, 10_u8..14, 0_usize..3, any::<bool>());
     let listeners = proptest::collection::vec(listener, 1..4);
     let pool = || {
@@ -111,7 +111,7 @@ pub fn drawn() -> impl Strategy<Value = Drawn> {
 }
 
 impl Drawn {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let [max_connections, time_wait, probe, records, control] = self.usual_or_not();
         let (flows, announce) = (["silent", "rst"], ["off", "on"]);
         let [flows, announce] = [
@@ -166,7 +166,7 @@ impl Drawn {
 
 /// The text of a small file, with these of [`RESTARTS`].
 #[allow(dead_code)] // of one of the programs that share this
-pub fn small(restarts: [bool; 5]) -> String {
+pub(crate) fn small(restarts: [bool; 5]) -> String {
     let drawn = Drawn {
         listeners: vec![(0, 10, 1, false)],
         pools: [vec![(100, 1)], vec![(101, 1)]],

@@ -685,7 +685,7 @@ mod tests {
     #[test]
     fn a_port_that_is_not_usable_any_more_is_not_handed_out_but_taken_back() {
         let mut pool = Alone::new(5..=9, SECOND);
-        let mut take = |pool: &mut Alone, now| pool.take(at(now)).map(|taken| taken.port);
+        let take = |pool: &mut Alone, now| pool.take(at(now)).map(|taken| taken.port);
         assert_eq!([take(&mut pool, 0), take(&mut pool, 0)], [Some(5), Some(6)]);
         pool.give(5, 50, at(1));
         // One that is out, one that rests, one that was never used.
