@@ -59,6 +59,7 @@ mod resting;
 mod rounds;
 mod scribe;
 mod servers;
+mod silence;
 mod simulated;
 mod slow_servers;
 mod source_ports;

@@ -12,7 +12,7 @@ use test_case::test_case;
 use testkit::{Segment, Station};
 
 /// [`CONFIG`] with these rules before those of both listeners, and these lines beside them.
-fn config(rules: &str, lines: &str) -> String {
+pub fn config(rules: &str, lines: &str) -> String {
     let with = |pool: &str| {
         let number = format!("{{ first_number = true, pool = \"{pool}\" }}");
         (
@@ -28,17 +28,17 @@ fn config(rules: &str, lines: &str) -> String {
         })
 }
 
-fn bench_of(text: &str) -> Bench<RuleSelector> {
+pub fn bench_of(text: &str) -> Bench<RuleSelector> {
     let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
     Bench::make_with(text, false, |_| {}, |_| RuleSelector::new(&config))
 }
 
-fn bench(rules: &str) -> Bench<RuleSelector> {
+pub fn bench(rules: &str) -> Bench<RuleSelector> {
     bench_of(&config(rules, ""))
 }
 
 /// How many times a rule of the first listener has decided.
-fn counted(bench: &Bench<RuleSelector>, rule: usize) -> u64 {
+pub fn counted(bench: &Bench<RuleSelector>, rule: usize) -> u64 {
     counted_of(bench, 0, rule)
 }
 
@@ -340,33 +340,6 @@ fn a_payload_that_a_rule_rejects_is_reset() {
     assert_eq!((bench.dropped(DropReason::RuleRejected), counted(&bench, 0)), (1, 1));
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::SelectorReject);
     bench.assert_all_returned();
-}
-
-#[test]
-fn after_a_payload_that_a_rule_drops_there_is_silence_for_a_minute() {
-    let mut bench = bench("{ prefix = \"SSH-\", action = \"drop\" }");
-    let mut client = Client::new(40000);
-    client.connect(&mut bench);
-    let request = client.segment(TcpFlags::PSH, b"SSH-2.0-scan\r\n");
-    nothing(bench.receive(&request));
-    assert_eq!((bench.dropped(DropReason::RuleDropped), counted(&bench, 0)), (1, 1));
-    assert_eq!(bench.proxy.usage(), Usage::default());
-    // The client repeats it: beyond the life of its cookie, to the end of the minute.
-    for _ in 0..58 {
-        nothing(bench.wait(Duration::from_secs(1)));
-        nothing(bench.receive(&request));
-        nothing(bench.receive(&client.segment(TcpFlags::FIN, b"")));
-    }
-    assert_eq!(bench.dropped(DropReason::RuleDropped), 1 + 2 * 58);
-    nothing(bench.wait(Duration::from_secs(3)));
-    assert_eq!(only(bench.receive(&request)).flags, TcpFlags::RST);
-    // From the same port a connection can begin at any time.
-    let mut again = Client {
-        seq: 1000,
-        ..Client::new(40000)
-    };
-    again.connect(&mut bench);
-    assert_eq!(only(again.send(&mut bench, b"1 ")).flags, TcpFlags::SYN);
 }
 
 #[test_case("bind = \"handshake\"\n"; "at the handshake")]

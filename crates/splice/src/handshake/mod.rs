@@ -27,6 +27,8 @@ pub(crate) struct Handshake {
     pub(crate) replay_filter: ReplayFilter,
     /// What follows these gets no answer.
     pub(crate) silenced: SilencedFlows,
+    /// The SYN-ACKs of these are not sent again. Anybody's RST writes here, so that it has no place among those above.
+    pub(crate) given_up: SilencedFlows,
     /// Initial sequence numbers towards servers.
     isn: IsnGenerator,
     timestamp_base: u32,
@@ -42,6 +44,7 @@ impl Handshake {
             cookies: CookieJar::new(secrets.cookie),
             replay_filter: ReplayFilter::new(capacity.connections),
             silenced: SilencedFlows::new(capacity.connections / 4),
+            given_up: SilencedFlows::new(capacity.half_open),
             isn: IsnGenerator::new(secrets.isn),
             timestamp_base: secrets.timestamp,
             half_open: HalfOpenTable::new(capacity.half_open),

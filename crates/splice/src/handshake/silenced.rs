@@ -1,5 +1,6 @@
-//! Connections that a rule has dropped: what their clients still send gets no answer. And handshakes that will not be completed, as
-//! their clients have sent a RST or were refused: their SYN-ACKs are not sent again.
+//! Connections that a rule has dropped: what their clients still send gets no answer. And, in a table of their own, handshakes
+//! that will not be completed, as their clients have sent a RST or were refused: their SYN-ACKs are not sent again. RSTs can be
+//! forged in any number, and must not take the places of the former.
 //!
 //! A client that is not answered repeats what it has said, for longer than its cookie is remembered as used
 //! ([`replay_filter`](super::replay_filter)); a RST then would say that somebody is there. Eight bytes a connection, at the place that its hash

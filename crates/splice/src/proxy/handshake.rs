@@ -132,7 +132,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             let is_given_up = || {
                 self.rooms
                     .handshake
-                    .silenced
+                    .given_up
                     .contains(handshake_of(hash, returned.seq), now)
             };
             if self.rooms.is_finishing || has_come || is_given_up() {
@@ -290,7 +290,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(super) fn give_up_half_open(&mut self, listener: u16, segment: &Segment) {
         if self.settings.listeners[usize::from(listener)].serves_silence() {
             self.handshake
-                .silenced
+                .given_up
                 .note(handshake_of(segment.hash, segment.seq), self.now);
         }
     }

@@ -87,7 +87,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ("ports", self.rooms.sources.memory()),
             (
                 "used_cookies",
-                self.rooms.handshake.replay_filter.memory() + self.rooms.handshake.silenced.memory(),
+                self.rooms.handshake.replay_filter.memory()
+                    + self.rooms.handshake.silenced.memory()
+                    + self.rooms.handshake.given_up.memory(),
             ),
             ("held", self.rooms.reassembly.memory() + self.rooms.rtx.memory()),
             ("records", self.rooms.records.memory()),
