@@ -47,7 +47,7 @@ fn counted_of(bench: &Bench<RuleSelector>, listener: usize, rule: usize) -> u64 
     bench.proxy.tally().rule(id).map_or(0, |rule| rule.chosen.get())
 }
 
-const FOUR: &str = "client = [\"10.0.0.1\"]";
+pub const FOUR: &str = "client = [\"10.0.0.1\"]";
 const BOTH: &str = "client = [\"10.0.0.0/28\", \"fd00::/120\"]";
 
 #[test_case(Client::new(40000); "IPv4")]
@@ -237,7 +237,7 @@ fn windows_of_zero_have_a_budget_of_their_own() {
 }
 
 /// The rules of `text` for a core that has those of the bench.
-fn reload(bench: &mut Bench<RuleSelector>, text: &str) {
+pub fn reload(bench: &mut Bench<RuleSelector>, text: &str) {
     let (config, difference) = bench
         .config
         .reload_text(text, "test")

@@ -1,11 +1,12 @@
-//! What follows a refusal: silence for a minute, which nobody else can end.
+//! What follows a refusal: silence for a minute, which nobody else can end, and no SYN-ACK again.
 
-use crate::harness::{Client, nothing, only};
-use crate::refusing::{bench, bench_of, config, counted};
+use crate::harness::{CONFIG, Client, nothing, only};
+use crate::refusing::{FOUR, bench, bench_of, config, counted, reload};
 use e2d2::wire::tcp::TcpFlags;
 use splice::Usage;
 use splice::drop_reason::DropReason;
 use std::time::Duration;
+use test_case::test_case;
 use testkit::{Segment, Station};
 
 #[test]
@@ -57,4 +58,37 @@ fn forged_resets_do_not_end_the_silence() {
         nothing(bench.receive(&request));
     }
     assert_eq!(bench.dropped(DropReason::RuleDropped), 1 + 58);
+}
+
+#[test_case("drop"; "drop")]
+#[test_case("reject"; "reject")]
+#[test_case("tarpit"; "tarpit")]
+fn who_is_refused_at_the_ack_gets_no_more_syn_acks(action: &str) {
+    let bound = CONFIG.replacen("name = \"web\"", "name = \"web\"\nbind = \"handshake\"", 1);
+    let bound = bound.replacen(
+        "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"",
+        "default = \"all\"",
+        1,
+    );
+    let refused = bound.replacen(
+        "default = \"all\"",
+        &format!("rules = [{{ {FOUR}, action = \"{action}\" }}]\ndefault = \"all\""),
+        1,
+    );
+    let mut bench = bench_of(&bound);
+    let mut client = Client::new(40000);
+    client.take_syn_ack(&only(bench.receive(&client.syn())));
+    reload(&mut bench, &refused);
+    let answers = bench.receive(&client.segment(TcpFlags::ACK, b"")).len();
+    assert_eq!(answers, usize::from(action != "drop"));
+    for _ in 0..10 {
+        nothing(bench.wait(Duration::from_secs(1)));
+    }
+    // A handshake that nobody has refused is asked for again.
+    reload(&mut bench, &bound);
+    only(bench.receive(&Client::new(40001).syn()));
+    assert_eq!(
+        only(bench.wait(Duration::from_millis(1050))).flags,
+        TcpFlags::SYN | TcpFlags::ACK
+    );
 }

@@ -52,7 +52,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if let Some(listener) = listener {
             match self.rooms.admit(listener, event, incoming.segment) {
                 Ok(of) => class = of,
-                Err(refusal) => event = Event::Barred(refusal),
+                Err(refusal) => {
+                    // Whoever was answered before a rule refused him is not asked for his ACK again.
+                    if event == Event::CookieAck {
+                        self.rooms.give_up_half_open(listener, incoming.segment);
+                    }
+                    event = Event::Barred(refusal);
+                }
             }
         }
         if event == Event::CookieAck {
