@@ -108,6 +108,7 @@ mod tests {
         assert_eq!(of("10.1.2.3/8"), Ok((0xffff_0a00_0000, 104)));
         assert_eq!(of("10.1.2.3"), Ok((0xffff_0a01_0203, 128)));
         assert_eq!(of("fd00::1/64"), Ok((0xfd00 << 112, 64)));
+        // Of IPv6 only, as in lists: what is compared with it says so (`tests/core/commands.rs`).
         assert_eq!((of("0.0.0.0/0"), of("::/0")), (Ok((0xffff_0000_0000, 96)), Ok((0, 0))));
         assert!(of("10.1.2").is_err() && of("").is_err());
     }

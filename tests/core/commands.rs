@@ -1,7 +1,7 @@
 //! What a core shows and ends when it is asked to, and how little of it in a round.
 
 use crate::graph_bench::GraphBench;
-use crate::harness::{Bench, CONFIG, Client, only, spliced};
+use crate::harness::{Bench, CONFIG, Client, Server, only, spliced};
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::commands::{Closing, PACE, Purpose, Visit, Visited};
 use proxyengine::config::ServerId;
@@ -69,6 +69,15 @@ fn connections_are_found_by_what_is_known_of_them() {
         }),
         [1026]
     );
+    // IPv6 as a whole has no IPv4 client, in whatever form that is kept.
+    let clients = |prefix| {
+        ports(ConnectionFilter {
+            client: Some(prefix),
+            ..any
+        })
+    };
+    assert!(clients((0, 0)).is_empty());
+    assert_eq!(clients((0xffff_0000_0000, u128::MAX << 32)), [1024, 1025, 1026]);
     let old = |seconds| {
         let older_than = Some(Duration::from_secs(seconds));
         ports(ConnectionFilter { older_than, ..any })
@@ -90,6 +99,36 @@ fn connections_are_found_by_what_is_known_of_them() {
     );
     bench.finish();
     bench.assert_all_returned();
+}
+
+/// A list's `--kill` is to end what a rule would refuse: rules ask who the header has named.
+#[test]
+fn behind_a_proxy_the_client_is_whom_the_header_has_named() {
+    let accept = "name = \"web\"\nproxy_protocol = { accept = \"required\", from = [\"10.0.0.0/24\"] }";
+    let mut bench = Bench::with_config(&CONFIG.replacen("name = \"web\"", accept, 1));
+    for (port, name) in [(1024, "192.0.2.7"), (1025, "192.0.2.8")] {
+        let mut proxy = Client::new(port);
+        proxy.connect(&mut bench);
+        let text = format!("PROXY TCP4 {name} 10.0.0.9 5000 80\r\n1 ");
+        let syn = only(proxy.send(&mut bench, text.as_bytes()));
+        if port == 1024 {
+            // It is known to the record only when the server is connected.
+            Server::from_syn(&syn).accept(&mut bench);
+        }
+    }
+    let of = |prefix: u128| -> Vec<u16> {
+        let client = Some((prefix, u128::MAX));
+        let views = shown(
+            &bench,
+            ConnectionFilter {
+                client,
+                ..ConnectionFilter::default()
+            },
+        );
+        views.iter().map(|view| view.connection.ends.client_port).collect()
+    };
+    assert_eq!((of(0xffff_c000_0207), of(0xffff_c000_0208)), (vec![1024], vec![1025]));
+    assert!(of(0xffff_0a00_0001).is_empty(), "the proxy is nobody's client");
 }
 
 #[test]

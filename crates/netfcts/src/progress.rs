@@ -219,13 +219,8 @@ impl Progress {
     /// The record of a connection that has ended, with the changes so far.
     fn finish(&self, ends: &Ends) -> SessionRecord {
         let mut record = SessionRecord::of(self.start_ns, ends, self.flags, self.servers_tried);
-        let is_proxied = self.is_proxied();
-        let mut address = [0; 16];
-        if is_proxied {
-            for (word, bytes) in self.times[ADDRESS_AT..].iter().zip(address.as_chunks_mut::<4>().0) {
-                *bytes = word.to_ne_bytes();
-            }
-            record.set_peer_and_client((address, (self.changes >> PORT_SHIFT) as u16));
+        if let Some(client) = self.proxied_client() {
+            record.set_peer_and_client((client.to_be_bytes(), (self.changes >> PORT_SHIFT) as u16));
         }
         for index in 0..usize::from(self.count).min(self.room().1) {
             let bits = self.changes >> (CHANGE_BITS * index as u32);
@@ -233,6 +228,18 @@ impl Progress {
             record.put_change(index, (bits >> 4 & 1) as u16, (bits & 0xf) as u8, time);
         }
         record
+    }
+
+    /// Whom a PROXY header has named, IPv4 in its mapped form.
+    pub fn proxied_client(&self) -> Option<u128> {
+        if !self.is_proxied() {
+            return None;
+        }
+        let mut address = [0; 16];
+        for (word, bytes) in self.times[ADDRESS_AT..].iter().zip(address.as_chunks_mut::<4>().0) {
+            *bytes = word.to_ne_bytes();
+        }
+        Some(u128::from_be_bytes(address))
     }
 
     fn is_proxied(&self) -> bool {

@@ -129,6 +129,16 @@ impl Log {
         }
     }
 
+    /// Whom a PROXY header has named, if the record of the connection in `slot` is kept.
+    pub(crate) fn proxied_client(&self, slot: u32) -> Option<u128> {
+        let record = self.records.get(slot as usize)?;
+        if record.is_begun() {
+            record.proxied_client()
+        } else {
+            None
+        }
+    }
+
     /// When the connection in `slot` began, if its record is kept.
     pub(crate) fn start(&self, slot: u32) -> Option<Instant> {
         let record = self.records.get(slot as usize)?;

@@ -15,6 +15,7 @@ use crate::session::phase::{FinState, Phase};
 use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
+use netfcts::leg::is_mapped;
 use netfcts::legs::Legs;
 use std::ops::Range;
 use std::time::Duration;
@@ -56,7 +57,9 @@ pub struct ConnectionFilter {
     pub listener: Option<ListenerId>,
     /// To this server.
     pub server: Option<ServerId>,
-    /// Of clients whose address is the first in the bits of the second.
+    /// Of clients whose address is the first in the bits of the second, and of its family: an IPv4 address is compared as it is
+    /// mapped, with prefixes that are mapped as a whole. Where a PROXY header has named the client, it is that one, for as long
+    /// as the header or a record is kept; else it is who has connected.
     pub client: Option<(u128, u128)>,
     /// That have lasted for so long; never where no record says.
     pub older_than: Option<Duration>,
@@ -154,15 +157,15 @@ fn is_slow(connection: &Connection, now: Instant) -> bool {
 }
 
 impl ConnectionFilter {
-    /// All that the connection itself tells.
-    fn wants(&self, connection: &Connection, now: Instant) -> bool {
+    /// All that the connection itself tells; and its client, whom a header may have named.
+    fn wants(&self, connection: &Connection, named: impl FnOnce() -> Option<u128>, now: Instant) -> bool {
         let ends = &connection.ends;
         self.server
             .is_none_or(|server| ends.leg.is_some_and(|leg| leg.server == server))
             && self.listener.is_none_or(|listener| listener.0 == connection.listener)
             && self
                 .client
-                .is_none_or(|(address, bits)| ends.client_address() & bits == address)
+                .is_none_or(|prefix| is_in(named().unwrap_or_else(|| ends.client_address()), prefix))
             && self.state.is_none_or(|state| state == state_of(connection))
             && (!self.is_slow || is_slow(connection, now))
             && (!self.is_watched || connection.is_watched())
@@ -174,6 +177,12 @@ impl ConnectionFilter {
             .is_none_or(|least| view.age().is_some_and(|age| age >= least))
             && self.mark.is_none_or(|mark| mark == view.mark())
     }
+}
+
+/// Whether a client is in a prefix of its family. Those of IPv6 that all mapped addresses are in as well are not meant for them,
+/// as in lists.
+fn is_in(client: u128, (address, bits): (u128, u128)) -> bool {
+    client & bits == address && (is_mapped(address) || !is_mapped(client))
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
@@ -225,9 +234,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         ended
     }
 
+    /// The client that a PROXY header has named, as far as it is known still.
+    fn named_client(&self, slot: u32) -> Option<u128> {
+        let header = self.rooms.headers.received.get(slot).map(|header| header.source.0);
+        header.or_else(|| self.rooms.records.proxied_client(slot))
+    }
+
     fn wanted(&self, now: Instant, slot: u32, filter: &ConnectionFilter) -> Option<ConnectionView> {
         let connection = self.connections.get(slot)?;
-        if !filter.wants(connection, now) {
+        if !filter.wants(connection, || self.named_client(slot), now) {
             return None;
         }
         if let Some(number) = filter.closing {
