@@ -9,7 +9,7 @@
 //! together, step by step, so that each waits for memory while the others do.
 //!
 //! Budget: 4 MiB for IPv4 from 1 024 ranges on, 4 bytes a range, of which a prefix makes two at most, and 64 bytes for each /24
-//! that is not all in one set; for others some 30 bytes a range.
+//! that is not all in one set; for others 21 to 28 bytes a range.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use netfcts::leg::mapped;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 /// Numbers that are as good as random, and the same in every run.
@@ -259,4 +259,67 @@ fn crowded_prefixes_stay_small() {
             .iter()
             .all(|host| table.meets(table.set_of(mapped(host.prefix.addr())), 0))
     );
+}
+
+/// So many dependent reads does a look-up take at most among hosts that lie together in places at random.
+const STEPS: usize = 8;
+
+#[test]
+fn hosts_beside_each_other_in_many_networks_take_few_places_and_few_steps() {
+    let mut random = Random(11);
+    // Five hosts that do not touch each other, in each of 200 000 networks of /64.
+    let networks: Vec<u128> = (0..200_000)
+        .map(|_| u128::from(0x2000 << 48 | random.next() >> 3) << 64)
+        .collect();
+    let hosts: HashSet<u128> = networks
+        .iter()
+        .flat_map(|network| (1..=5).map(move |host| network | host << 4))
+        .collect();
+    let entries: Vec<Entry> = hosts
+        .iter()
+        .map(|host| Entry {
+            prefix: IpNet::new(IpAddr::V6((*host).into()), 128).expect("a length"),
+            class: 0,
+        })
+        .collect();
+    assert!(entries.len() > 999_000);
+    let asked = [Asked {
+        prefixes: vec![],
+        lists: vec![(0, None)],
+    }];
+    let table = ClientTable::new(&[source(&entries)], &asked).expect("a table");
+    let bytes = table.memory() / entries.len();
+    assert!((36..60).contains(&bytes), "{bytes} bytes a prefix");
+    let mut batch = Vec::new();
+    for network in networks.iter().step_by(7) {
+        let around = (0..7).flat_map(|host| {
+            [
+                network | host << 4,
+                network | host << 4 | 1,
+                (network | host << 4).wrapping_sub(1),
+            ]
+        });
+        let elsewhere = [
+            network ^ 1 << 63,
+            network ^ 1 << 64,
+            network | 1 << 40,
+            network | 0xff,
+            !network,
+        ];
+        for address in around.chain(elsewhere) {
+            let set = table.set_of(address);
+            assert_eq!(table.meets(set, 0), hosts.contains(&address), "{address:x}");
+            let mut walk = table.v6.begin(address);
+            let steps = (1..).find(|_| table.v6.go_on(&mut walk).is_some());
+            assert!(steps.is_some_and(|steps| steps <= STEPS), "{steps:?} for {address:x}");
+            batch.push((address, set));
+        }
+    }
+    for some in batch.chunks(BURST) {
+        let mut found = [None; BURST];
+        table.look_ahead(some.iter().map(|(address, _)| *address).zip(&mut found));
+        for ((address, set), found) in some.iter().zip(found) {
+            assert_eq!(found.map(|found| table.set(found, *address)), Some(*set));
+        }
+    }
 }
