@@ -11,7 +11,7 @@ use netfcts::ring::record_ring;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Output};
 
 /// Connections of each pair of families: several messages.
 const EACH: u16 = 100;
@@ -113,6 +113,36 @@ fn capture_of(messages: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
+/// What tshark reads of some elements in each message: a line each, with cells between tabs.
+fn fields_of(path: &Path) -> Output {
+    const FIELDS: [&str; 10] = [
+        "cflow.srcaddr",
+        "cflow.srcaddrv6",
+        "cflow.srcport",
+        "cflow.post_natsource_ipv4_address",
+        "cflow.post_nat_source_ipv6_address",
+        "_ws.expert.message",
+        "_ws.malformed",
+        "cflow.dstaddr",
+        "cflow.dstaddrv6",
+        "cflow.dstport",
+    ];
+    let arguments = [
+        "-n",
+        "-d",
+        "udp.port==4739,cflow",
+        "-T",
+        "fields",
+        "-E",
+        "occurrence=a",
+        "-r",
+    ];
+    let mut command = Command::new("tshark");
+    command.args(arguments).arg(path);
+    command.args(FIELDS.iter().flat_map(|field| ["-e", field]));
+    command.output().expect("tshark")
+}
+
 #[test]
 fn tshark_reads_every_message() {
     if !is_here("tshark", "--version") {
@@ -133,33 +163,7 @@ fn tshark_reads_every_message() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("ipfix.pcap");
     fs::write(&path, capture_of(&messages)).expect("write");
-    let fields = [
-        "cflow.srcaddr",
-        "cflow.srcaddrv6",
-        "cflow.srcport",
-        "cflow.post_natsource_ipv4_address",
-        "cflow.post_nat_source_ipv6_address",
-        "_ws.expert.message",
-        "_ws.malformed",
-        "cflow.dstaddr",
-        "cflow.dstaddrv6",
-        "cflow.dstport",
-    ];
-    let output = Command::new("tshark")
-        .args([
-            "-n",
-            "-d",
-            "udp.port==4739,cflow",
-            "-T",
-            "fields",
-            "-E",
-            "occurrence=a",
-            "-r",
-        ])
-        .arg(&path)
-        .args(fields.iter().flat_map(|field| ["-e", field]))
-        .output()
-        .expect("tshark");
+    let output = fields_of(&path);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let column = |number: usize| -> Vec<String> {
