@@ -33,6 +33,11 @@ fn nothing_is_left_of_honest_load_loss_and_attacks() {
     drop(soak);
 
     a_flood_of_syns_keeps_nothing_and_is_over_when_it_ends(&host);
+    // One core knows at once what it has admitted: there is no excess of connections, and of a rate 1 + `rate` × 10 ms.
+    limits_hold_attackers_back_and_nobody_else(&host, ('u', few_at_once), |_| AT_ONCE);
+    limits_hold_attackers_back_and_nobody_else(&host, ('v', few_a_second), |seconds| {
+        AT_ONCE + (f64::from(AT_ONCE) * (seconds + 0.01)) as u32 + 2
+    });
 }
 
 fn a_flood_of_syns_keeps_nothing_and_is_over_when_it_ends(host: &Host) {
@@ -53,5 +58,70 @@ fn a_flood_of_syns_keeps_nothing_and_is_over_when_it_ends(host: &Host) {
         "{} in a second",
         field.completed() - completed
     );
+    assert_eq!(field.come_to_rest(Duration::from_secs(90)), Some(at_rest));
+}
+
+/// Connections that a client may have at once: the one of the connections that stay has nearly as many.
+const AT_ONCE: u32 = 320;
+
+/// Addresses of attackers with connections.
+const ATTACKERS: u32 = 16;
+
+/// The attack's connections a second: in half a second twice as many as the attackers may have.
+const CONNECTING: f64 = 20_000.0;
+
+fn with_client_limit(limit: &str, text: String) -> String {
+    let limit = format!("name = \"bench\"\nclient_limit = {{ {limit} }}\n");
+    siege::impatient(text).replace("name = \"bench\"\n", &limit)
+}
+
+fn few_at_once(text: String) -> String {
+    with_client_limit(&format!("connections = {AT_ONCE}, rate = 100000"), text)
+}
+
+fn few_a_second(text: String) -> String {
+    with_client_limit(&format!("rate = {AT_ONCE}"), text)
+}
+
+/// Limits that the attackers reach soon, and nobody else does, hold them back to what `most_of_client` says of the seconds that the
+/// attack has lasted.
+fn limits_hold_attackers_back_and_nobody_else(
+    host: &Host,
+    (name, adjust): (char, fn(String) -> String),
+    most_of_client: impl Fn(f64) -> u32,
+) {
+    let mut field = siege::open_with(host, name, (7, (16, 8)), adjust).expect("the proxy opens");
+    let at_rest = field.come_to_rest(Duration::from_secs(90)).expect("nothing goes on");
+    let refused = |field: &siege::Field| -> u64 {
+        let drops = field.drops().into_iter();
+        drops
+            .filter(|(reason, _)| reason == "client_limit")
+            .map(|(_, count)| count)
+            .sum()
+    };
+    field.begin_honest(Pace::Open { rate: 2_000.0 }, |_| ());
+    field.run(Duration::from_millis(50));
+    assert_eq!(refused(&field), 0);
+    let attack = field.attack_settings(Kind::Holder, CONNECTING, false, 20_000);
+    field.begin_attack(attack);
+    let began = field.now;
+    field.run(Duration::from_millis(500));
+    field.hush_attack();
+    field.stop_honest();
+    let is_over = |field: &siege::Field| field.honest().is_none_or(|honest| honest.open().0 == 0);
+    assert!(field.rest(Duration::from_secs(10), is_over), "honest clients are stuck");
+    let lasted = (field.now - began).as_secs_f64();
+    // All that is open now stays or is of attackers.
+    let held = field.usage("connections") - siege::STEADY_PORTS.len() as u64;
+    let most = u64::from(ATTACKERS * most_of_client(lasted));
+    assert!((most / 2..=most).contains(&held), "{held} of {most}");
+    assert!(refused(&field) > 1_000, "{} refused", refused(&field));
+    let honest = field
+        .honest()
+        .and_then(|honest| honest.client_stats())
+        .expect("honest clients");
+    let (completed, failed) = (honest.connections.completed, honest.connections.failed_in_all());
+    assert!(completed > 900 && failed == 0, "{completed} completed, {failed} failed");
+    assert_eq!((field.steady_failed(), field.wrong_of_honest()), (0, 0));
     assert_eq!(field.come_to_rest(Duration::from_secs(90)), Some(at_rest));
 }
