@@ -111,30 +111,19 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
         let lists = [random.list(count), random.list(count / 3)];
         let prefixes: Vec<IpNet> = random.list(5).iter().map(|entry| entry.prefix).collect();
         let asked = [
-            Asked {
-                prefixes: vec![],
-                lists: vec![(0, None)],
-            },
-            Asked {
-                prefixes: vec![],
-                lists: vec![(1, Some(2)), (0, Some(1))],
-            },
-            Asked {
-                prefixes: prefixes.clone(),
-                lists: vec![],
-            },
-            Asked {
-                prefixes: prefixes.clone(),
-                lists: vec![(1, None)],
-            },
+            (vec![], vec![(0, None)]),
+            (vec![], vec![(1, Some(2)), (0, Some(1))]),
+            (prefixes.clone(), vec![]),
+            (prefixes.clone(), vec![(1, None)]),
         ];
+        let asked = asked.map(|(prefixes, lists)| Asked { prefixes, lists });
         let table = ClientTable::new(&lists.each_ref().map(|list| source(list)), &asked).expect("a table");
         let is_large = count >= 20_000;
         let v4_prefixes = lists[0].iter().filter(|entry| entry.prefix.addr().is_ipv4()).count();
         assert_eq!(is_large, v4_prefixes >= 5_000, "{v4_prefixes} in round {round}");
         assert_eq!(is_large, matches!(table.v4, V4::Blocks(_)), "round {round}");
         let by_length = lists.each_ref().map(|list| ByLength::of(list));
-        let mut batch = Vec::new();
+        let mut sets = Vec::new();
         for question in 0..100_000 {
             let edge = lists[0].get(random.below(lists[0].len().max(1) as u64) as usize);
             let address = match (random.below(4), edge) {
@@ -170,15 +159,20 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
                 places.push(2);
             }
             assert_eq!(table.lists_of(set), places, "{address} in round {round}");
-            batch.push((mapped(address), set));
+            sets.push((mapped(address), set));
         }
-        for some in batch.chunks(BURST) {
-            let mut found = [None; BURST];
-            table.look_ahead(some.iter().map(|(address, _)| *address).zip(&mut found));
-            for ((address, set), found) in some.iter().zip(found) {
-                let found = found.map(|found| table.set(found, *address));
-                assert_eq!(found, Some(*set), "together as one by one");
-            }
+        assert_found_together(&table, &sets);
+    }
+}
+
+/// Many addresses are found together as one by one.
+fn assert_found_together(table: &ClientTable, sets: &[(u128, u16)]) {
+    for some in sets.chunks(BURST) {
+        let mut found = [None; BURST];
+        table.look_ahead(some.iter().map(|(address, _)| *address).zip(&mut found));
+        for ((address, set), found) in some.iter().zip(found) {
+            let found = found.map(|found| table.set(found, *address));
+            assert_eq!(found, Some(*set));
         }
     }
 }
@@ -290,7 +284,7 @@ fn hosts_beside_each_other_in_many_networks_take_few_places_and_few_steps() {
     let table = ClientTable::new(&[source(&entries)], &asked).expect("a table");
     let bytes = table.memory() / entries.len();
     assert!((36..60).contains(&bytes), "{bytes} bytes a prefix");
-    let mut batch = Vec::new();
+    let mut sets = Vec::new();
     for network in networks.iter().step_by(7) {
         let around = (0..7).flat_map(|host| {
             [
@@ -312,14 +306,8 @@ fn hosts_beside_each_other_in_many_networks_take_few_places_and_few_steps() {
             let mut walk = table.v6.begin(address);
             let steps = (1..).find(|_| table.v6.go_on(&mut walk).is_some());
             assert!(steps.is_some_and(|steps| steps <= STEPS), "{steps:?} for {address:x}");
-            batch.push((address, set));
+            sets.push((address, set));
         }
     }
-    for some in batch.chunks(BURST) {
-        let mut found = [None; BURST];
-        table.look_ahead(some.iter().map(|(address, _)| *address).zip(&mut found));
-        for ((address, set), found) in some.iter().zip(found) {
-            assert_eq!(found.map(|found| table.set(found, *address)), Some(*set));
-        }
-    }
+    assert_found_together(&table, &sets);
 }

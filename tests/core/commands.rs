@@ -61,21 +61,12 @@ fn connections_are_found_by_what_is_known_of_them() {
         })
     };
     assert_eq!((to(0), to(1), to(2)), (vec![1024], vec![1026], vec![]));
-    let prefix = (0xffff_0a00_004d, u128::MAX);
-    assert_eq!(
-        ports(ConnectionFilter {
-            client: Some(prefix),
-            ..any
-        }),
-        [1026]
-    );
-    // IPv6 as a whole has no IPv4 client, in whatever form that is kept.
     let clients = |prefix| {
-        ports(ConnectionFilter {
-            client: Some(prefix),
-            ..any
-        })
+        let client = Some(prefix);
+        ports(ConnectionFilter { client, ..any })
     };
+    assert_eq!(clients((0xffff_0a00_004d, u128::MAX)), [1026]);
+    // IPv6 as a whole has no IPv4 client, in whatever form that is kept.
     assert!(clients((0, 0)).is_empty());
     assert_eq!(clients((0xffff_0000_0000, u128::MAX << 32)), [1024, 1025, 1026]);
     let old = |seconds| {

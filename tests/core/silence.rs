@@ -7,7 +7,7 @@ use splice::Usage;
 use splice::drop_reason::DropReason;
 use std::time::Duration;
 use test_case::test_case;
-use testkit::{Segment, Station};
+use testkit::Station;
 
 #[test]
 fn after_a_payload_that_a_rule_drops_there_is_silence_for_a_minute() {

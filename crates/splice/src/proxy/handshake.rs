@@ -52,13 +52,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if let Some(listener) = listener {
             match self.rooms.admit(listener, event, incoming.segment) {
                 Ok(of) => class = of,
-                Err(refusal) => {
-                    // Whoever was answered before a rule refused him is not asked for his ACK again.
-                    if event == Event::CookieAck {
-                        self.rooms.give_up_half_open(listener, incoming.segment);
-                    }
-                    event = Event::Barred(refusal);
-                }
+                Err(refusal) => event = self.rooms.barred((event, refusal), listener, incoming.segment),
             }
         }
         if event == Event::CookieAck {
@@ -290,6 +284,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 .filter(|_| promised.is_none_or(|promise| promise.timestamps))
                 .is_none_or(echoes_us_lately);
         if is_young { Event::ClientData } else { Event::ClientAck }
+    }
+
+    /// What becomes of an event that a rule refuses. Whoever was answered before is not asked for his ACK again.
+    #[cold]
+    fn barred(&mut self, (event, refusal): (Event, Refusal), listener: u16, segment: &Segment) -> Event {
+        if event == Event::CookieAck {
+            self.give_up_half_open(listener, segment);
+        }
+        Event::Barred(refusal)
     }
 
     /// RFC 9293 3.10.7.4, second: a RST ends a connection in SYN-RECEIVED. Its SYN-ACK is not sent again, if its listener does that.
