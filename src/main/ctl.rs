@@ -408,6 +408,9 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_escaped() {
-        assert_eq!(query("a", &[("server", "x y/%"), ("b", "")]), "a?server=x%20y%2F%25&b=");
+        assert_eq!(
+            query("a", &[("server", "x y/%&"), ("b", "")]),
+            "a?server=x%20y/%25%26&b="
+        );
     }
 }

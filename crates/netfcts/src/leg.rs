@@ -90,6 +90,13 @@ pub const fn is_mapped(value: u128) -> bool {
     value >> 32 == MAPPED >> 32
 }
 
+/// Whether an address is in a prefix of its family: its address and its bits, of the mapped form for IPv4. Prefixes of IPv6 that all
+/// mapped addresses are in as well are not meant for them.
+#[inline]
+pub fn is_in(address: u128, (prefix, bits): (u128, u128)) -> bool {
+    address & bits == prefix && (is_mapped(prefix) || !is_mapped(address))
+}
+
 /// True for two addresses of IPv4: one comparison.
 #[inline(always)]
 pub const fn are_mapped(one: u128, other: u128) -> bool {

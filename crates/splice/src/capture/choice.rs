@@ -2,6 +2,7 @@
 
 use crate::base::ids::{ListenerId, RuleId, ServerId};
 use e2d2::wire::headers::Headers;
+use netfcts::leg::is_in;
 use std::num::NonZeroU32;
 
 /// Which connections a capture is of: those that are all that is said here.
@@ -46,7 +47,7 @@ impl Choice {
     pub(super) fn may_want(&self, client: u128, listener: u16, hash: u64) -> bool {
         hash <= self.most_drawn()
             && self.listener.is_none_or(|wanted| wanted.0 == listener)
-            && self.client.is_none_or(|(address, bits)| client & bits == address)
+            && self.client.is_none_or(|prefix| is_in(client, prefix))
     }
 
     /// The largest hash of those that are in the sample.
@@ -95,6 +96,18 @@ mod tests {
         }
         frame[46] = 0xf0;
         assert_eq!(of(128, false, &frame), 80, "a header that is longer than the frame");
+    }
+
+    #[test]
+    fn all_of_ipv6_is_no_client_of_ipv4() {
+        let choice = |client| Choice {
+            client: Some(client),
+            ..Choice::default()
+        };
+        let (v4, v6) = (0xffff_0a00_0001, 0xfd00 << 112 | 1);
+        let of = |choice: Choice| [v4, v6].map(|client| choice.may_want(client, 0, 0));
+        assert_eq!(of(choice((0, 0))), [false, true]);
+        assert_eq!(of(choice((0xffff_0000_0000, u128::MAX << 32))), [true, false]);
     }
 
     #[test]

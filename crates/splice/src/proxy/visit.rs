@@ -15,7 +15,7 @@ use crate::session::phase::{FinState, Phase};
 use crate::session::state::State;
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
-use netfcts::leg::is_mapped;
+use netfcts::leg::is_in;
 use netfcts::legs::Legs;
 use std::ops::Range;
 use std::time::Duration;
@@ -177,12 +177,6 @@ impl ConnectionFilter {
             .is_none_or(|least| view.age().is_some_and(|age| age >= least))
             && self.mark.is_none_or(|mark| mark == view.mark())
     }
-}
-
-/// Whether a client is in a prefix of its family. Those of IPv6 that all mapped addresses are in as well are not meant for them,
-/// as in lists.
-fn is_in(client: u128, (address, bits): (u128, u128)) -> bool {
-    client & bits == address && (is_mapped(address) || !is_mapped(client))
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
