@@ -121,6 +121,20 @@ impl Journal {
         self.write(changes);
     }
 
+    /// Has the changes that will hold do so in an engine that is about to begin. Which these are is settled by
+    /// [`apply`](Self::apply) when it has begun.
+    pub fn prepare(&self, watch: &Watch, levels: &LogLevels) {
+        let holding = self.holding(&watch.config());
+        for change in holding.iter().filter_map(|kept| kept.change().ok()) {
+            if !matches!(change, Change::Service(..))
+                && let Err(reason) = change.make(watch, levels)
+            {
+                log::info!("what ctl has changed is not made: {reason}");
+            }
+        }
+        watch.set_services(&services(&holding));
+    }
+
     /// Makes the changes again, to an engine that has begun or goes on with another version of its file, but for those of which
     /// the file says something else now: these are forgotten. What no change that holds names is in service.
     pub fn apply(&self, watch: &Watch, levels: &LogLevels) {
@@ -154,10 +168,13 @@ impl Journal {
 
     /// What is in service and out in a version of the configuration, by the changes that will hold in it.
     pub fn services(&self, config: &Config) -> Services {
-        let changes = self.lock();
+        Services::of(config, &services(&self.holding(config)))
+    }
+
+    /// The changes of which a version of the configuration says what the file said when they were made.
+    fn holding(&self, config: &Config) -> Vec<Kept> {
         let holds = |kept: &&Kept| kept.change().is_ok_and(|change| kept.of == of_file(&change, config));
-        let holding: Vec<Kept> = changes.iter().filter(holds).cloned().collect();
-        Services::of(config, &services(&holding))
+        self.lock().iter().filter(holds).cloned().collect()
     }
 
     /// Forgets all changes, and has the engine do what its file says.

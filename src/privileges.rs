@@ -58,9 +58,9 @@ impl Limits {
         Self { folders }
     }
 
-    /// The folders below which files are changed, made and removed.
-    pub fn folders(&self) -> &[PathBuf] {
-        &self.folders
+    /// The folders below which files are changed, made and removed; nothing where the kernel does not restrict that.
+    pub fn only_folders(&self) -> Option<&[PathBuf]> {
+        sandbox::can_restrict_writing().then_some(&self.folders)
     }
 
     /// For a packet thread, once it has everything it needs.

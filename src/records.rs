@@ -90,7 +90,11 @@ pub struct Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if self.has_begun {
-            self.places.clear();
+            let new = self.places.drain(..).filter_map(|place| match place {
+                Place::New(sink) => Some(sink),
+                Place::Kept(_) => None,
+            });
+            end_all(new.collect(), Instant::now() + ENDING);
             self.seen.ask(Fate::ask_to_begin_anew);
         }
     }
@@ -206,7 +210,7 @@ impl RecordKeeper {
         let counts = Arc::clone(&self.seen.counts);
         let wait = move || {
             privileges::enter_plain_thread();
-            end_all(past);
+            end_all(past, Instant::now() + ENDING);
             counts.fold_past();
         };
         match std::thread::Builder::new()
@@ -359,9 +363,10 @@ impl Taker {
             let last_round = self.counts.stop.load(Ordering::Acquire);
             self.take_places();
             self.take_names();
-            let taken = self.drain(last_round.then(|| Instant::now() + ENDING));
-            if last_round {
-                return end_all(self.sinks);
+            let deadline = last_round.then(|| Instant::now() + ENDING);
+            let taken = self.drain(deadline);
+            if let Some(deadline) = deadline {
+                return end_all(self.sinks, deadline);
             }
             if taken == 0 {
                 std::thread::park_timeout(PAUSE);

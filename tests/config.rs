@@ -645,6 +645,7 @@ refusals! {
     records_rotation_of_what: "file = \"records.csv\"" => "file = \"-\"\nrotate_mib = 1", "records.rotate_mib has no meaning without `file`";
     records_twice: "[records]\nfile = \"records.csv\"" => "[[records]]\nfile = \"a\"\n[[records]]\nfile = \"a\"", "records[1] names a a second time";
     records_by_another_path: "[records]\nfile = \"records.csv\"" => "[[records]]\nfile = \"/a/b\"\n[[records]]\nfile = \"/a/./b\"", "records[1] names /a/./b a second time";
+    records_of_what_is_put_aside: "[records]\nfile = \"records.csv\"" => "[[records]]\nfile = \"/a\"\n[[records]]\nfile = \"/a.1\"", "records[1] names /a.1, which another sink puts its file aside as";
     records_put_aside: "[records]\nfile = \"records.csv\"" => "[[records]]\nfile = \"/a.2\"\n[[records]]\nfile = \"/a\"\nrotate_keep = 2", "records[1] puts its file aside as /a.2, which another sink has";
     log_level: "level = \"debug\"" => "level = \"loud\"", "log.level is \"loud\", expected \"info\", ";
 }

@@ -6,6 +6,7 @@ use super::source::{At, Source};
 use super::{Config, Standing};
 use crate::privileges::folder_of;
 use splice::difference::{MOST_LISTENERS, MOST_SERVERS};
+use std::path::{Path, PathBuf};
 
 /// Addresses of ours that there can be: numbers from here on mean something else.
 const MOST_ADDRESSES: usize = splice::transparent_sources::FIRST as usize;
@@ -89,9 +90,13 @@ impl Config {
     /// Complains about files of records where the engine may not write: that was settled at its start.
     fn refuse_other_folders(&self, source: &mut Source<'_>, new: &Config) {
         let Some(writable) = &self.writable else { return };
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let writable: Vec<PathBuf> = writable.iter().map(|folder| absolute(folder)).collect();
         for sink in &new.records {
             if let Destination::File(path) = &sink.to
-                && !writable.iter().any(|folder| folder_of(path).starts_with(folder))
+                && !writable
+                    .iter()
+                    .any(|folder| absolute(&folder_of(path)).starts_with(folder))
             {
                 let complaint = format!(
                     "has the file {} in a folder that was not named at the start, and the engine may not write there: it \

@@ -143,12 +143,13 @@ fn start(
     limits: &Limits,
     (journal, levels): (&Journal, &LogLevels),
 ) -> Result<RunningEngine<DpdkMachine>, StartError> {
-    let prepare = |watch: &Watch| journal.apply(watch, levels);
+    let prepare = |watch: &Watch| journal.prepare(watch, levels);
     let mut engine = if by_stage {
         Engine::start_timed_by_rules(config, limits.clone(), &prepare)
     } else {
         Engine::start_by_rules(config, limits.clone(), &prepare)
     }?;
+    journal.apply(&engine.watch(), levels);
     let journal = journal.clone();
     engine.follow_services(move |config| journal.services(config));
     Ok(engine)
@@ -176,7 +177,9 @@ fn before_start(config: &mut Config, arguments: &RunArguments) -> (Limits, Journ
     let kept_in = journal::path(config);
     let files = [&arguments.report, &arguments.stage_cycles, &kept_in];
     let limits = Limits::of(config, files.into_iter().flatten().map(PathBuf::as_path));
-    config.set_writable(limits.folders());
+    if let Some(folders) = limits.only_folders() {
+        config.set_writable(folders);
+    }
     (limits, Journal::open(kept_in))
 }
 

@@ -73,17 +73,34 @@ pub(super) struct Fate {
     begin_anew: AtomicBool,
     stop: AtomicBool,
     is_given_up: AtomicBool,
+    is_settled: AtomicBool,
     /// Names that hold from now on.
     names: Mutex<Option<Arc<NameTable>>>,
 }
 
 impl Fate {
     pub(super) fn write(&self, records: u64) {
-        self.written.fetch_add(records, Ordering::Relaxed);
+        if !self.is_settled() {
+            self.written.fetch_add(records, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn lose(&self, records: u64) {
-        self.lost.fetch_add(records, Ordering::Relaxed);
+        if !self.is_settled() {
+            self.lost.fetch_add(records, Ordering::Relaxed);
+        }
+    }
+
+    /// Of so many records handed over those that are neither written nor lost are lost. Whoever hangs in a write counts no more when
+    /// it returns.
+    fn settle(&self, all: u64) {
+        self.is_settled.store(true, Ordering::SeqCst);
+        let rest = all.saturating_sub(self.settled());
+        self.lost.fetch_add(rest, Ordering::Relaxed);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::SeqCst)
     }
 
     /// Records written or lost so far.
@@ -199,19 +216,24 @@ impl Sink {
         }
     }
 
-    /// Waits for the thread to end, until `deadline`: what is not written then is lost.
-    fn end_by(&mut self, deadline: Instant) {
-        let Some(thread) = self.thread.take() else { return };
-        if !is_finished_by(&thread, deadline) {
+    fn is_at_work(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// What is not written by now is lost.
+    fn give_up(&self) {
+        if self.is_at_work() {
             log::error!("{} is too slow: the rest of its session records is lost", self.to);
             self.fate.is_given_up.store(true, Ordering::Release);
-            if !is_finished_by(&thread, Instant::now() + NOTICING) {
-                // It hangs in a write.
-                let all = self.pushed + self.refused;
-                return self.fate.lose(all.saturating_sub(self.fate.settled()));
-            }
         }
-        if thread.join().is_err() {
+    }
+
+    /// Lets go of the thread, which has ended, or hangs in a write.
+    fn let_go(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !thread.is_finished() {
+            self.fate.settle(self.pushed + self.refused);
+        } else if thread.join().is_err() {
             log::error!("the thread that writes session records to {} has panicked", self.to);
         }
     }
@@ -250,23 +272,27 @@ impl Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        self.tell_to_end();
-        self.end_by(Instant::now() + ENDING);
+        end(std::slice::from_mut(self), Instant::now() + ENDING);
     }
 }
 
-/// Has sinks write what they have, all at the same time, and waits for them.
-pub(super) fn end_all(mut sinks: Vec<Sink>) {
-    sinks.iter().for_each(Sink::tell_to_end);
-    let deadline = Instant::now() + ENDING;
-    sinks.iter_mut().for_each(|sink| sink.end_by(deadline));
+/// Has sinks write what they have, all at the same time, and waits for them until `deadline`.
+pub(super) fn end_all(mut sinks: Vec<Sink>, deadline: Instant) {
+    end(&mut sinks, deadline);
 }
 
-fn is_finished_by(thread: &JoinHandle<()>, deadline: Instant) -> bool {
-    while !thread.is_finished() && Instant::now() < deadline {
+fn end(sinks: &mut [Sink], deadline: Instant) {
+    sinks.iter().for_each(Sink::tell_to_end);
+    wait_for(sinks, deadline);
+    sinks.iter().for_each(Sink::give_up);
+    wait_for(sinks, Instant::now() + NOTICING);
+    sinks.iter_mut().for_each(Sink::let_go);
+}
+
+fn wait_for(sinks: &[Sink], deadline: Instant) {
+    while sinks.iter().any(Sink::is_at_work) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
-    thread.is_finished()
 }
 
 /// A sink as others see it.

@@ -158,6 +158,14 @@ pub fn write_only_below(folders: &[&Path]) -> io::Result<()> {
     }
 }
 
+/// Whether [`write_only_below`] has an effect on this kernel.
+pub fn can_restrict_writing() -> bool {
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::WriteFile);
+    rules.and_then(|rules| rules.create()).is_ok()
+}
+
 /// Forbids these system calls, and clone(2) with new namespaces, to this thread and those it starts. clone3(2), whose flags no filter
 /// sees, fails with ENOSYS, and the C library calls clone(2) instead. Numbers of another architecture kill the process.
 ///

@@ -26,7 +26,7 @@ pub(super) fn check(
     listeners: &[ListenerConfig],
     pools: &Pools,
 ) -> Vec<RecordsConfig> {
-    let mut taken = HashSet::new();
+    let (mut taken, mut aside) = (HashSet::new(), HashSet::new());
     let mut sinks = Vec::new();
     for (i, raw) in raw.iter().enumerate() {
         let at = At::root().key("records").index(i);
@@ -68,13 +68,16 @@ pub(super) fn check(
             );
         }
         let Some(to) = to else { continue };
-        let names = names_of(&to, sink.rotation.keep);
-        if taken.contains(&names[0]) {
+        let (name, aside_as) = names_of(&to, sink.rotation.keep);
+        if taken.contains(&name) {
             source.complain(&at, format!("names {to} a second time"));
-        } else if let Some(name) = names.iter().find(|name| taken.contains(*name)) {
+        } else if aside.contains(&name) {
+            source.complain(&at, format!("names {to}, which another sink puts its file aside as"));
+        } else if let Some(name) = aside_as.iter().find(|name| taken.contains(*name)) {
             source.complain(&at, format!("puts its file aside as {name}, which another sink has"));
         }
-        taken.extend(names);
+        taken.insert(name);
+        aside.extend(aside_as);
         if raw.enabled != Some(false) {
             sinks.push(sink);
         }
@@ -82,15 +85,15 @@ pub(super) fn check(
     sinks
 }
 
-/// What a sink writes to: of a file also the names that it is put aside under.
-fn names_of(to: &Destination, keep: u8) -> Vec<String> {
+/// What a sink writes to, and of a file the names that it is put aside under.
+fn names_of(to: &Destination, keep: u8) -> (String, Vec<String>) {
     let Destination::File(path) = to else {
-        return vec![to.to_string()];
+        return (to.to_string(), Vec::new());
     };
     // `a//b` and `./a/b` are `a/b`.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let aside = (1..=keep.max(1)).map(|number| format!("{}.{number}", path.display()));
-    [path.display().to_string()].into_iter().chain(aside).collect()
+    (path.display().to_string(), aside.collect())
 }
 
 fn destination(source: &mut Source<'_>, at: &At, raw: &RawRecords) -> Option<Destination> {
