@@ -283,7 +283,6 @@ impl Capture {
     pub fn send_to(mut self, mut body: Body) {
         let run = self.run(&mut body);
         self.take_taps();
-        // Before whoever reads knows that it is over, and asks for another.
         self.note_totals();
         drop(self.claim.take());
         let sent = run.and_then(|()| body.finish());
@@ -323,6 +322,8 @@ impl Capture {
             self.has_taps = false;
         }
         self.take_taps();
+        // No core captures: another may begin, before whoever reads knows that this one is over.
+        drop(self.claim.take());
         while self.ledger.take() > 0 {
             self.flush(body)?;
         }

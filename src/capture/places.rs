@@ -171,7 +171,8 @@ impl Places {
         }
     }
 
-    /// Has the oldest lose what is kept of them, as long as that is too much of all. Those that are over have nothing kept.
+    /// Has the oldest lose what is kept of them, as long as that is too much of all; of strangers nothing else is known, so they are
+    /// forgotten. Those that are over have nothing kept.
     fn shed(&mut self) {
         for standing in [Standing::Stranger, Standing::Open] {
             for _ in 0..self.order[standing as usize].len() {
@@ -181,9 +182,15 @@ impl Places {
                 let Some((key, number)) = self.order[standing as usize].pop_front() else {
                     break;
                 };
-                if stands(&self.connections, standing, &key, number) {
-                    self.lose_kept(&key);
-                    self.order[standing as usize].push_back((key, number));
+                if !stands(&self.connections, standing, &key, number) {
+                    continue;
+                }
+                match standing {
+                    Standing::Stranger => self.forget(&key),
+                    _ => {
+                        self.lose_kept(&key);
+                        self.order[standing as usize].push_back((key, number));
+                    }
                 }
             }
         }

@@ -11,10 +11,9 @@
 //! connections. Only the conversation is here: the core's end of the rings ([`CheckLine`]), the thread's ([`Checker`], a function
 //! of time and packets), and the thread ([`CheckThread`]).
 //!
-//! **Bounds.** At most [`MOST_AT_ONCE`] checks are under way, each of some 30 KiB; the others wait for their turn
-//! (`turns`). An answer has at most
-//! 16 KiB, in at most 96 KiB of TLS, and a check ends at its timeout. The rings have fixed sizes: a packet that finds no room is
-//! dropped, and TCP repeats it.
+//! **Bounds.** At most [`MOST_AT_ONCE`] checks are under way, each of some 30 KiB; the others wait for their turn (`turns`). An
+//! answer has at most 16 KiB, in at most 96 KiB of TLS, and a check ends at its timeout. The rings have fixed sizes: a packet that
+//! finds no room is dropped, and TCP repeats it.
 //!
 //! A core looks at its ring once a round. A packet is looked up among checks only if it belongs to no connection and no listener.
 

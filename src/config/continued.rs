@@ -302,7 +302,8 @@ impl Continued {
                 Some(before) => {
                     server.group = before.group;
                     let locals = server.local.iter_mut().zip(&before.local);
-                    locals.for_each(|(local, before)| *local = local.after(before));
+                    let differ = locals.filter(|(local, before)| local != before);
+                    differ.for_each(|(local, before)| *local = local.after(before));
                     if before.max_connections != server.max_connections {
                         difference.limits.push(server.id.0);
                     }

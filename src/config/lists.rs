@@ -132,13 +132,13 @@ impl ListConfig {
         }
     }
 
-    /// What came while the engine ran stays when the file is read again, and what is counted.
     /// Whether the same is in `other`, from the same file.
     pub(super) fn holds_the_same(&self, other: &ListConfig) -> bool {
         (&self.file, &self.changes) == (&other.file, &other.changes)
             && (Arc::ptr_eq(&self.content, &other.content) || self.content == other.content)
     }
 
+    /// What came while the engine ran stays when the file is read again, and what is counted.
     pub(super) fn go_on_from(&mut self, before: &ListConfig) {
         self.hits = Arc::clone(&before.hits);
         for (prefix, changed) in &before.changes {

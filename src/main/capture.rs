@@ -156,7 +156,10 @@ fn has_no_reader(output: BorrowedFd<'_>) -> bool {
 
 /// The first signal has the engine end the file, the second ends this program.
 fn end_on_signals(enough: Arc<client::Enough>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if !ignores_hang_ups() {
+        signals.add_signal(SIGHUP)?;
+    }
     let wait = move || {
         for (count, signal) in signals.forever().enumerate() {
             if count > 0 || enough.say().is_err() {
@@ -165,6 +168,14 @@ fn end_on_signals(enough: Arc<client::Enough>) -> io::Result<()> {
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
+}
+
+/// Whether this program was begun so that it goes on when its terminal is closed: nohup(1).
+fn ignores_hang_ups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }
 
 fn copy(from: &mut impl Read, to: &mut impl Write) -> Result<(), String> {

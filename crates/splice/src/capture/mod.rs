@@ -49,7 +49,7 @@ const FRAMES: usize = 2 * ENTRIES;
 /// Bytes of frames that wait for the reader.
 const BYTES: usize = 1 << 20;
 
-/// Records that wait for the reader, 128 bytes each: it takes them when it has taken the entries of a turn, half as many as there is room
+/// Records that wait for the reader: it takes them when it has taken the entries of a turn, half as many as there is room
 /// for, and each comes with two entries, a step and the end of its group.
 const RECORDS: usize = ENTRIES;
 
