@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -35,21 +35,14 @@ pub(crate) fn served_with(more: &str) -> (Place, Running) {
     (place, program)
 }
 
-/// `ctl capture start` of a client that never comes, to this file.
+/// `ctl capture start` of a client that never comes, to this file, as from a terminal: whoever runs the tests may ignore SIGHUP.
 fn capture_nothing(place: &Place, file: &str) -> Child {
     let socket = socket(place);
-    let arguments = [
-        "ctl",
-        "--socket",
-        &socket,
-        "capture",
-        "start",
-        "--client",
-        "192.0.2.250",
-        "--file",
-        file,
-    ];
-    let mut command = place.command(&arguments);
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_proxyengine")])
+        .args(["ctl", "--socket", &socket, "capture", "start"])
+        .args(["--client", "192.0.2.250", "--file", file]);
     command.stdout(Stdio::piped()).spawn().expect("run the program")
 }
 
