@@ -74,7 +74,11 @@ impl Proxy {
             .current_dir(rig.folder());
         let mut process = Process::start(&mut command, &rig.file("proxy.log")).expect("it starts");
         let ping = ["-n", "-q", "-c", "1", "-W", "1", "192.168.222.1"];
-        let answers = |_: &Process| rig.run(Place::Clients, "ping", &ping, LIMIT).is_ok();
+        // Of the servers' machine, too: a client whose server has no MAC address yet would be refused.
+        let answers = |_: &Process| {
+            let pings = |place| rig.run(place, "ping", &ping, LIMIT).is_ok();
+            pings(Place::Clients) && pings(Place::Servers)
+        };
         process
             .wait_for("answers to pings", LIMIT, answers)
             .unwrap_or_else(|error| panic!("{error}"));

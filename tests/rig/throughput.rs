@@ -137,7 +137,7 @@ fn iperf3_goes_on_through_a_drain_and_ends_with_what_is_closed() {
     running.wait(LIMIT / 2).expect("it ends long before its time");
     // In JSON it reports an error and exits as if there were none.
     assert!(running.printed().contains("\"error\""), "{}", running.printed());
-    assert_eq!(open(&setup), 0);
+    process::wait_for("both connections to end", LIMIT, || open(&setup) == 0).expect("they end");
     setup.ctl(&["ready", "server", "iperf4-1"]);
     process::wait_for("iperf3's server to be free", LIMIT, || gets_in(&setup)).expect("in service");
     setup.finish();
