@@ -16,13 +16,14 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use proxy::{Counters, Proxy, Record, Servers};
+use proxy::{Counters, Proxy, Record};
 use setup::LIMIT;
 
 /// One client after the other writes "`n` stars"; seven servers answer with thanks in their name, and close.
 fn each_server_thanks(name: &str, connections: usize) {
-    let Some(proxy) = Proxy::start(name) else { return };
-    let servers = Servers::start(&proxy, 7);
+    let Some((proxy, servers)) = Proxy::start_before(name, 7) else {
+        return;
+    };
     for n in 1..=connections {
         let mut client = proxy.say(&format!("{n} stars"));
         client.set_read_timeout(Some(LIMIT)).expect("a limit");

@@ -41,6 +41,11 @@ impl Proxy {
     /// Three words of the file are replaced: the NIC is a port of the rig, its core the last one that this machine has, and the namespace
     /// of its addresses one of the test's own, as all files name the same and tests run beside each other. Two cores stay two. One word is added: their card is imitated, for the rig's port has one queue and no Flow Director.
     pub(crate) fn start(name: &str) -> Option<Self> {
+        Some(Self::start_before(name, 0)?.0)
+    }
+
+    /// The same before so many servers, which listen when it begins: it asks them at once what they can do.
+    pub(crate) fn start_before(name: &str, servers: usize) -> Option<(Self, Servers)> {
         // A test that has failed leaves nothing behind.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let rig = Rig::for_test(RigOptions::default(), &[])?;
@@ -53,6 +58,7 @@ impl Proxy {
             ];
             rig.run(place, "ip", &patient, LIMIT).expect("a route");
         }
+        let servers = Servers::start(&rig, servers);
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/ancestors/{name}.toml"));
         let text = fs::read_to_string(&shipped).expect("their file");
         let core = thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
@@ -82,11 +88,12 @@ impl Proxy {
         process
             .wait_for("answers to pings", LIMIT, answers)
             .unwrap_or_else(|error| panic!("{error}"));
-        Some(Self {
+        let proxy = Self {
             process,
             rig,
             _alone: alone,
-        })
+        };
+        Some((proxy, servers))
     }
 
     /// A client that connects to it and writes `words` at once.
@@ -210,12 +217,12 @@ fn split_states(half: &str) -> (&str, Vec<String>, &str) {
 pub(crate) struct Servers(Arc<Mutex<Vec<(usize, String)>>>);
 
 impl Servers {
-    pub(crate) fn start(proxy: &Proxy, count: usize) -> Self {
+    fn start(rig: &Rig, count: usize) -> Self {
         let heard = Arc::default();
         for index in 0..count {
             let at = SocketAddr::new(SERVERS.parse().expect("an address"), 12345 + index as u16);
             let bind = || TcpListener::bind(at);
-            let listener = proxy.rig.at(Place::Servers, bind).expect("there").expect("bound");
+            let listener = rig.at(Place::Servers, bind).expect("there").expect("bound");
             let heard = Arc::clone(&heard);
             // Ends with the test program.
             thread::spawn(move || serve(&listener, index, &heard));
