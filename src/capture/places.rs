@@ -1,7 +1,7 @@
 //! The connections of which a capture knows something, and what is kept of them: both have bounds.
 //!
 //! Whoever comes when all places are taken has another forgotten, as [`Standing`] says, of those the oldest. Where too much is kept the
-//! oldest lose what is kept of them, and stay known. Frames that were kept and are forgotten are lost, and counted by their interface.
+//! oldest lose what is kept of them; strangers are forgotten with it. Frames that were kept and are forgotten are lost, and counted by their interface.
 
 use std::collections::{HashMap, VecDeque};
 

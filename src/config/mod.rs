@@ -210,6 +210,24 @@ impl Config {
         self.pools.iter().find(is_it).map(|pool| pool.id)
     }
 
+    /// The listener of that name: that in the file, or the last that was there, of which connections may be left.
+    pub fn find_listener(&self, name: &str) -> Option<ListenerId> {
+        let named = self
+            .listeners
+            .iter()
+            .filter(|of| of.standing != Standing::Nobody && of.name == name);
+        named.max_by_key(|of| of.standing == Standing::InFile).map(|of| of.id)
+    }
+
+    /// The server of that name, in the same way.
+    pub fn find_server(&self, name: &str) -> Option<ServerId> {
+        let named = self
+            .servers
+            .iter()
+            .filter(|of| of.standing != Standing::Nobody && of.name == name);
+        named.max_by_key(|of| of.standing == Standing::InFile).map(|of| of.id)
+    }
+
     /// The ways to addresses.
     pub fn routes(&self) -> &Routes {
         &self.routes

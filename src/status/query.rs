@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use netfcts::leg::mapped;
 use splice::ids::{ListenerId, ServerId};
 
-use crate::config::{Config, Standing};
+use crate::config::Config;
 
 /// Gives each key with its value to `take`. A key is there once, unless it is `repeatable`.
 ///
@@ -76,26 +76,16 @@ pub(crate) fn prefix(text: &str) -> Result<(u128, u128), String> {
     Ok((mapped(net.addr()) & bits, bits))
 }
 
-/// The listener of this name: that in the file, or the last that was there, of which connections may be left.
+/// The listener of this name, as [`Config::find_listener`] finds it.
 pub(crate) fn listener(name: &str, config: &Config) -> Result<ListenerId, String> {
-    let named = config
-        .listeners()
-        .iter()
-        .filter(|of| of.name == name && of.standing != Standing::Nobody);
-    let listener = named.max_by_key(|listener| listener.standing == Standing::InFile);
-    let listener = listener.ok_or_else(|| format!("there is no listener `{name}`"))?;
-    Ok(ListenerId(listener.id.0))
+    let listener = config.find_listener(name);
+    listener.ok_or_else(|| format!("there is no listener `{name}`"))
 }
 
-/// The server of this name, in the same way.
+/// The server of this name, likewise.
 pub(crate) fn server(name: &str, config: &Config) -> Result<ServerId, String> {
-    let named = config
-        .servers()
-        .iter()
-        .filter(|of| of.name == name && of.standing != Standing::Nobody);
-    let server = named.max_by_key(|server| server.standing == Standing::InFile);
-    let server = server.ok_or_else(|| format!("there is no server `{name}`"))?;
-    Ok(ServerId(server.id.0))
+    let server = config.find_server(name);
+    server.ok_or_else(|| format!("there is no server `{name}`"))
 }
 
 #[cfg(test)]

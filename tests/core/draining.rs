@@ -10,7 +10,7 @@ use splice::drop_reason::DropReason;
 use std::time::Duration;
 
 #[test]
-fn a_draining_core_takes_no_new_connection() {
+fn a_draining_core_answers_no_syn() {
     let mut bench = Bench::new();
     let mut client = Client::new(40000);
     client.connect(&mut bench);

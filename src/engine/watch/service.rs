@@ -10,7 +10,7 @@ use splice::standby::{MOST_CLOSINGS, Service};
 
 use super::{SILENCE, Watch};
 use crate::commands::Closing;
-use crate::config::{Config, ListenerConfig, ServerConfig, Standing};
+use crate::config::{Config, Standing};
 
 /// What an operator speaks of. The name is one of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,22 +275,15 @@ fn numbers(config: &Config, subject: Subject<'_>) -> Result<Numbers, String> {
     let unknown = || format!("there is no {subject}");
     Ok(match subject {
         Subject::Server(name) => {
-            let is_it = |of: &&ServerConfig| of.standing != Standing::Nobody && of.name == name;
-            let servers = config.servers().iter().filter(is_it);
-            let server = servers.max_by_key(|of| of.standing == Standing::InFile);
-            Numbers::Servers(vec![server.ok_or_else(unknown)?.id.0])
+            let server = config.find_server(name).ok_or_else(unknown)?;
+            Numbers::Servers(vec![server.0])
         }
         Subject::Pool(name) => {
             let pool = config.find_pool(name).ok_or_else(unknown)?;
             let members = config.pool(pool).members.iter();
             Numbers::Servers(members.map(|member| member.server.0).collect())
         }
-        Subject::Listener(name) => {
-            let is_it = |of: &&ListenerConfig| of.standing != Standing::Nobody && of.name == name;
-            let listeners = config.listeners().iter().filter(is_it);
-            let listener = listeners.max_by_key(|of| of.standing == Standing::InFile);
-            Numbers::Listener(listener.ok_or_else(unknown)?.id.0)
-        }
+        Subject::Listener(name) => Numbers::Listener(config.find_listener(name).ok_or_else(unknown)?.0),
         Subject::Engine => Numbers::Engine,
     })
 }
