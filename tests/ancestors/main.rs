@@ -28,7 +28,10 @@ fn each_server_thanks(name: &str, connections: usize) {
         let mut client = proxy.say(&format!("{n} stars"));
         client.set_read_timeout(Some(LIMIT)).expect("a limit");
         let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("an answer and the end");
+        if let Err(error) = client.read_to_string(&mut answer) {
+            let (counters, records) = proxy.stop();
+            panic!("client {n}: {error}; {records:#?} {counters:#?}");
+        }
         assert_eq!(answer, format!("Thank You from server {}", n % 7 + 1));
     }
     let expected: Vec<_> = (1..=connections).map(|n| (n % 7, format!("{n} stars"))).collect();

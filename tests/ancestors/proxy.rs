@@ -137,6 +137,7 @@ fn namespace_of(rig: &Rig) -> String {
 }
 
 /// What the engine has counted.
+#[derive(Debug)]
 pub(crate) struct Counters(Value);
 
 impl Counters {
