@@ -146,17 +146,6 @@ impl Config {
         refuse("engine", "buffers", old.buffers != engine.buffers);
         refuse("engine", "steering", old.steering != engine.steering);
         refuse("engine", "port_mask", old.port_mask != engine.port_mask);
-        refuse(
-            "timeouts",
-            "time_wait",
-            self.timeouts.time_wait != new.timeouts.time_wait,
-        );
-        refuse("syn_ack", "probe", self.syn_ack.probe != new.syn_ack.probe);
-        refuse("syn_ack", "pinned", self.syn_ack.pinned != new.syn_ack.pinned);
-        // Cores keep records, or have no room for any.
-        if self.records.is_empty() != new.records.is_empty() {
-            needs_restart(source, &At::root().key("records"));
-        }
         self.refuse_other_folders(source, new);
         if self.control != new.control {
             needs_restart(source, &At::root().key("control"));

@@ -154,14 +154,13 @@ where
         Station::new(Arc::clone(&topology), Arc::clone(&neighbours), &leads, seed, now).logging_to(Rc::clone(&log));
     let station_counters = station.counter_reader();
     let selector = selectors.selector(parts.core);
-    let sink = (!config.records().is_empty()).then_some(records);
     let core_parts = CoreParts {
         settings,
         pool: parts.pool,
         selector,
         next_hops: neighbours,
         upstream: Upstream::new(&config.upstream_settings(), index).with_standby(standby),
-        records: sink,
+        records: Some(records),
         secrets: &secrets,
     };
     let proxy = Proxy::new(core_parts, now);

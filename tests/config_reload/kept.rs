@@ -10,7 +10,7 @@ use crate::parse;
 /// Where ports are connected from by default, listeners come and go, and the servers that are called from there keep their numbers.
 #[test]
 fn listeners_come_and_go_at_an_address_that_servers_are_called_from() {
-    let usual = small([false; 5]);
+    let usual = small();
     let listener = "[[listener]]\nname = \"more\"\naddresses = [\"10.1.0.1:8080-8089\"]\ndefault = \"p0\"\n";
     let (alone, more) = (parse(&usual), parse(&format!("{usual}{listener}")));
     let ports = |config: &Config| config.servers()[0].local[0].ports.clone();
@@ -50,7 +50,7 @@ fn listeners_come_and_go_at_an_address_that_servers_are_called_from() {
 /// A server of the version before that is in no pool any more is called by connections that its listener has begun.
 #[test]
 fn ports_of_servers_that_have_gone_are_withheld_too() {
-    let usual = small([false; 5]);
+    let usual = small();
     let listener = "[[listener]]\nname = \"more\"\naddresses = [\"10.1.0.1:8080\"]\ndefault = \"p0\"\n";
     let text = usual.replace("10.1.0.100", "10.1.0.110") + listener;
     let (next, _) = parse(&usual)
@@ -67,7 +67,7 @@ fn ports_of_servers_that_have_gone_are_withheld_too() {
 /// What a server is called from cannot change: the key that has is named.
 #[test]
 fn other_source_addresses_or_ports_are_refused_by_their_key() {
-    let usual = small([false; 5]);
+    let usual = small();
     let with = |keys: &str| usual.replacen("name = \"p0\"\n", &format!("name = \"p0\"\n{keys}\n"), 1);
     let refused = |before: &str, after: &str| {
         let error = parse(before).reload_text(after, "f.toml").map(|_| ()).expect_err(after);
@@ -107,7 +107,7 @@ fn other_source_addresses_or_ports_are_refused_by_their_key() {
 /// Where an engine may write is settled when it starts: a file elsewhere is refused by its key, and not when it cannot be made.
 #[test]
 fn a_file_of_records_in_another_folder_needs_a_restart() {
-    let one = small([false, false, false, true, false]);
+    let one = small();
     let file = |path: &str| format!("{one}\n[[records]]\nfile = \"{path}\"\n");
     let mut running = parse(&one);
     assert!(
@@ -131,7 +131,7 @@ fn a_file_of_records_in_another_folder_needs_a_restart() {
 #[test]
 fn proxy_headers_and_mac_addresses_of_servers_that_stay_are_live() {
     let with = |send: &str, mac: &str| {
-        let usual = small([false; 5]).replacen(
+        let usual = small().replacen(
             "name = \"p0\"\n",
             &format!("name = \"p0\"\nproxy_protocol = {{ send = \"{send}\" }}\n"),
             1,

@@ -54,6 +54,7 @@ mod quotas_changed;
 mod refusing;
 mod reload;
 mod reload_drawn;
+mod reload_kept;
 mod restart;
 mod resting;
 mod rounds;

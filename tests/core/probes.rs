@@ -1,6 +1,7 @@
 //! What servers are asked, when, and what counts as an answer.
 
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use crate::reload;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::ServerId;
@@ -317,6 +318,54 @@ fn a_server_that_remembers_an_older_connection_is_reset_and_asked_again() {
     assert!(again.contains(&syn), "its timer repeats the SYN");
     only(bench.receive(&syn_ack(&syn, ABLE)));
     assert_eq!(bench.proxy.server_caps(ServerId(0)), Some(ABLE));
+}
+
+/// Promises are live, and with them whether servers are asked at all.
+#[test]
+fn servers_are_asked_and_no_longer_asked_by_a_reload() {
+    let mut bench = Bench::with_config(CONFIG);
+    // A second before the next slot.
+    bench.skip(Duration::from_secs(3));
+    let unasked = promise(&mut bench, 9_000);
+    assert!(unasked.options.timestamps.is_some());
+    bench.probes = true;
+    bench.reload(CONFIG, |_| None);
+    bench.wait(Duration::from_millis(0));
+    answer_probes(&mut bench, |server| {
+        (server != 1).then_some(ServerCaps { mss: 1200, ..ABLE })
+    });
+    assert_eq!(counted(&bench, ProbeEvent::Answered), 5);
+    // The SYN-ACKs of a slot say the same; in the next one server 1 is still asked and may have no timestamps.
+    let same_slot = promise(&mut bench, 9_001).options;
+    assert_eq!(
+        (same_slot.mss, same_slot.timestamps.is_some()),
+        (unasked.options.mss, true)
+    );
+    bench.skip(Duration::from_secs(1));
+    let asked = promise(&mut bench, 9_002).options;
+    assert_eq!((asked.mss, asked.timestamps), (Some(1200), None));
+    assert_eq!(bench.proxy.usage().probes, 1);
+    // Who is asked no longer has nothing known of it, and its port is free.
+    bench.probes = false;
+    bench.reload(CONFIG, |_| None);
+    assert_eq!(bench.proxy.usage().probes, 0);
+    assert_eq!(bench.proxy.server_caps(ServerId(0)), None);
+    nothing(bench.wait(Duration::from_secs(700)));
+    assert_eq!(promise(&mut bench, 9_003).options.mss, unasked.options.mss);
+    bench.assert_all_returned();
+}
+
+/// A server that came while servers were asked is not asked any more: it takes connections.
+#[test]
+fn a_server_that_waits_for_its_probe_is_called_when_servers_are_no_longer_asked() {
+    let mut bench = reload::bench(&reload::with_servers(&[(0, 1)]));
+    bench.probes = true;
+    let both = reload::with_servers(&[(0, 1), (1, 1)]);
+    bench.reload(&both, reload::rules);
+    bench.probes = false;
+    bench.reload(&both, reload::rules);
+    let called = [5_000, 5_001, 5_002].map(|port| reload::connect(&mut bench, port).1.me.address.ip().to_string());
+    assert!(called.contains(&"10.1.0.101".to_owned()), "{called:?}");
 }
 
 #[test]

@@ -31,20 +31,38 @@ pub(crate) struct Drawn {
     drain: u8,
     /// Whether strangers are answered, and whether addresses of listeners are.
     answers: [bool; 2],
+    /// Which of [`REST`], [`PROMISES`] and [`RECORDS`].
+    core: [usize; 3],
     /// Which of [`RESTARTS`] are not as usual.
-    pub(crate) restarts: [bool; 5],
+    pub(crate) restarts: [bool; 3],
 }
 
 /// What needs a restart: the key, what it is usually and what rarely, and where that stands.
-pub(crate) const RESTARTS: [(&str, [&str; 2]); 5] = [
+pub(crate) const RESTARTS: [(&str, [&str; 2]); 3] = [
     (
         "engine.max_connections",
         ["max_connections = 64", "max_connections = 128"],
     ),
-    ("timeouts.time_wait", ["time_wait = \"60s\"", "time_wait = \"30s\""]),
-    ("syn_ack.probe", ["probe = true", "probe = false"]),
-    ("records", ["", "[[records]]\nfile = \"/tmp/r\""]),
+    (
+        "engine.replies_per_second",
+        ["replies_per_second = 1000", "replies_per_second = 2000"],
+    ),
     ("control", ["", "[control]\nhttp = \"127.0.0.1:9000\""]),
+];
+
+const REST: [&str; 3] = ["", "time_wait = \"1s\"", "time_wait = \"2m\""];
+
+const PROMISES: [&str; 4] = [
+    "",
+    "probe = false",
+    "mss = 1000\ntimestamps = false",
+    "mss = 536\nwindow_scale = 3\nsack = false\ntimestamps = true\nwindow = 2000",
+];
+
+const RECORDS: [&str; 3] = [
+    "",
+    "[[records]]\nfile = \"/tmp/r\"",
+    "[[records]]\nfile = \"/tmp/q\"\n[[records]]\nsyslog = \"127.0.0.1:514\"",
 ];
 
 const POLICIES: [&str; 5] = [
@@ -84,13 +102,14 @@ pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
         (subsequence(servers, 1..5), weights).prop_map(|(servers, weights)| servers.into_iter().zip(weights).collect())
     };
     let rarely = || proptest::bool::weighted(0.05);
-    let restarts = [rarely(), rarely(), rarely(), rarely(), rarely()];
+    let restarts = [rarely(), rarely(), rarely()];
+    let core = [0..REST.len(), 0..PROMISES.len(), 0..RECORDS.len()];
     let policy = || (0..POLICIES.len(), any::<bool>());
     let choosing = ([policy(), policy()], 0..GUARDS.len());
     let small = (10_u16..13, 10_u16..13, 1_u8..4, any::<[bool; 2]>(), choosing);
-    let parts = (listeners, [pool(), pool()], small, restarts);
+    let parts = (listeners, [pool(), pool()], small, (core, restarts));
     parts.prop_map(
-        |(mut listeners, pools, (most, idle, drain, answers, (policies, guard)), restarts)| {
+        |(mut listeners, pools, (most, idle, drain, answers, (policies, guard)), (core, restarts))| {
             listeners.sort_unstable();
             listeners.dedup_by_key(|listener| listener.0);
             let mut seen = std::collections::HashSet::new();
@@ -104,6 +123,7 @@ pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
                 idle,
                 drain,
                 answers,
+                core,
                 restarts,
             }
         },
@@ -112,15 +132,17 @@ pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
 
 impl Drawn {
     pub(crate) fn text(&self) -> String {
-        let [max_connections, time_wait, probe, records, control] = self.usual_or_not();
+        let [max_connections, replies, control] = self.usual_or_not();
+        let [rest, promises, records] = self.core;
+        let (time_wait, promises, records) = (REST[rest], PROMISES[promises], RECORDS[records]);
         let (flows, announce) = (["silent", "rst"], ["off", "on"]);
         let [flows, announce] = [
             flows[usize::from(self.answers[0])],
             announce[usize::from(self.answers[1])],
         ];
         let mut text = format!(
-            "[engine]\nname = \"drawn\"\ncores = [0]\n{max_connections}\ndrain = \"{}s\"\nunknown_flows = \"{flows}\"\n\
-             announce = \"{announce}\"\n[timeouts]\nidle = \"{}s\"\n{time_wait}\n[syn_ack]\n{probe}\n{records}\n{control}\n{PORTS}",
+            "[engine]\nname = \"drawn\"\ncores = [0]\n{max_connections}\n{replies}\ndrain = \"{}s\"\nunknown_flows = \"{flows}\"\n\
+             announce = \"{announce}\"\n[timeouts]\nidle = \"{}s\"\n{time_wait}\n[syn_ack]\n{promises}\n{records}\n{control}\n{PORTS}",
             self.drain, self.idle
         );
         for (name, address, rules, turned) in &self.listeners {
@@ -159,14 +181,14 @@ impl Drawn {
 }
 
 impl Drawn {
-    fn usual_or_not(&self) -> [&'static str; 5] {
+    fn usual_or_not(&self) -> [&'static str; 3] {
         std::array::from_fn(|index| RESTARTS[index].1[usize::from(self.restarts[index])])
     }
 }
 
-/// The text of a small file, with these of [`RESTARTS`].
+/// The text of a small file.
 #[allow(dead_code)] // of one of the programs that share this
-pub(crate) fn small(restarts: [bool; 5]) -> String {
+pub(crate) fn small() -> String {
     let drawn = Drawn {
         listeners: vec![(0, 10, 1, false)],
         pools: [vec![(100, 1)], vec![(101, 1)]],
@@ -176,7 +198,8 @@ pub(crate) fn small(restarts: [bool; 5]) -> String {
         idle: 10,
         drain: 1,
         answers: [true; 2],
-        restarts,
+        core: [0; 3],
+        restarts: [false; 3],
     };
     drawn.text()
 }

@@ -186,3 +186,38 @@ fn another_mac_address_of_a_server_is_for_open_connections_too() {
     talk(&bench.ends, &mut client, &mut server);
     assert_in_order(&bench.engine.shutdown());
 }
+
+/// The last sink goes with a reload, and the first comes with one.
+#[test]
+fn records_end_and_begin_with_a_reload() {
+    let mut bench = Bench::start("proxy-recorded", None);
+    let [without, with] = versions(&bench, [ONE.to_owned(), ONE.to_owned()]);
+    let text = fs::read_to_string(&with).expect("a file");
+    let (head, rest) = text.split_once("[records]").expect("a sink");
+    let (_, tail) = rest.split_once("[[port]]").expect("ports");
+    fs::write(&without, format!("{head}[[port]]{tail}")).expect("a file");
+    let file = bench.directory.path().join("records");
+    let lines = |file: &PathBuf| fs::read_to_string(file).map_or(0, |text| text.lines().count());
+    let served = |bench: &mut Bench, port: u16| {
+        let (client, _) = bench.open(Station::new(5, "10.0.0.5:1").with_port(port));
+        reset(&bench.ends, &client);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while bench.engine.open_connections() > 0 {
+            assert!(Instant::now() < deadline, "it never ends");
+        }
+    };
+    bench.engine.reload(&without).unwrap_or_else(|error| panic!("{error}"));
+    served(&mut bench, 50_000);
+    bench.engine.reload(&with).unwrap_or_else(|error| panic!("{error}"));
+    served(&mut bench, 50_001);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while lines(&file) < 1 {
+        assert!(Instant::now() < deadline, "never written");
+        thread::sleep(Duration::from_millis(10));
+    }
+    bench.engine.reload(&without).unwrap_or_else(|error| panic!("{error}"));
+    served(&mut bench, 50_002);
+    assert_in_order(&bench.engine.shutdown());
+    let text = fs::read_to_string(&file).expect("records");
+    assert!(text.lines().count() == 1 && text.contains(":50001"), "{text}");
+}

@@ -146,6 +146,8 @@ pub struct PortPools {
     first: Box<[u32]>,
     /// Different sets.
     sets: usize,
+    /// How long ports rest which are released from now on.
+    quarantine: Duration,
 }
 
 impl PortPools {
@@ -176,7 +178,13 @@ impl PortPools {
             pools: pools.into_boxed_slice(),
             first: first.into_boxed_slice(),
             sets: sets.len(),
+            quarantine,
         }
+    }
+
+    /// Has ports rest for this long that are released from now on. Those that rest do so for as long as when they were released.
+    pub fn set_quarantine(&mut self, quarantine: Duration) {
+        self.quarantine = quarantine;
     }
 
     /// Every pool.
@@ -217,7 +225,8 @@ impl PortPools {
     #[inline]
     pub fn release(&mut self, (server, local): (usize, usize), port: u16, last: LastUse, now: Instant) {
         let place = self.place(server, local);
-        self.pools[place].release(&mut self.memory, port, last, now);
+        let when = (now, self.quarantine);
+        self.pools[place].release(&mut self.memory, port, last, when);
     }
 
     /// Bytes of memory held: what was set aside, and the blocks that were used.
@@ -382,12 +391,12 @@ impl PortPool {
     }
 
     #[inline]
-    fn release(&mut self, memory: &mut [u16], port: u16, last: LastUse, now: Instant) {
+    fn release(&mut self, memory: &mut [u16], port: u16, last: LastUse, when: (Instant, Duration)) {
         self.taken.remove(port);
         if self.free() == self.capacity() {
             return;
         }
-        self.quarantine.released(self.put_in, now);
+        self.quarantine.released(self.put_in, when);
         self.push(memory, port, last);
     }
 
@@ -476,8 +485,8 @@ impl PortPool {
 /// Tells which positions in the queue have rested, without a time per port: positions are released in the order of time, so it is
 /// enough to remember where the tail stood at the end of every part of the quarantine.
 struct Quarantine {
+    /// How long positions rest which are released in the part that releases go to now: the longest asked for.
     length: Duration,
-    part: Duration,
     /// Positions below this one have rested.
     rested: u64,
     /// Closed parts that may not have rested, oldest first: (first position after the part, when its positions have rested).
@@ -499,7 +508,6 @@ impl Quarantine {
         let parts = std::collections::VecDeque::with_capacity(PARTS as usize + 3);
         Quarantine {
             length,
-            part: length / PARTS,
             rested: 0,
             parts,
             part_end: Instant::ZERO,
@@ -509,10 +517,13 @@ impl Quarantine {
     }
 
     #[inline]
-    fn released(&mut self, position: u64, now: Instant) {
+    fn released(&mut self, position: u64, (now, length): (Instant, Duration)) {
         if now >= self.part_end {
             self.advance(now);
-            self.part_end = now + self.part;
+            self.length = length;
+            self.part_end = now + length / PARTS;
+        } else {
+            self.length = self.length.max(length);
         }
         self.tail = position + 1;
         self.next_change = self.next_change.min(self.part_end);
@@ -540,7 +551,12 @@ impl Quarantine {
         self.next_change = Instant::MAX;
         if self.tail > closed {
             if now >= self.part_end {
-                self.parts.push_back((self.tail, self.part_end + self.length));
+                let rested_at = self.part_end + self.length;
+                match self.parts.back_mut() {
+                    // Only where the quarantine has been longer: who is behind in the queue waits as long.
+                    Some((end, later)) if *later >= rested_at => *end = self.tail,
+                    _ => self.parts.push_back((self.tail, rested_at)),
+                }
             } else {
                 self.next_change = self.part_end;
             }
@@ -825,6 +841,7 @@ mod tests {
         Take(u8),
         Release(u8, usize),
         Wait(u64),
+        Rest(u64),
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -832,7 +849,8 @@ mod tests {
         prop_oneof![
             4 => (1u8..60).prop_map(Op::Take),
             4 => (1u8..60, any::<usize>()).prop_map(|(count, which)| Op::Release(count, which)),
-            2 => wait.prop_map(Op::Wait)
+            2 => wait.prop_map(Op::Wait),
+            1 => (0u64..2000).prop_map(Op::Rest)
         ]
     }
 
@@ -845,17 +863,24 @@ mod tests {
         ) {
             let mut pool = Alone::new(100..100 + count, Duration::from_millis(quarantine));
             let mut fresh: VecDeque<u16> = (100..100 + count).collect();
-            let mut queue: VecDeque<(u16, u32, u64)> = VecDeque::new();
+            // Port, number, when it may be taken at the earliest, and when it was released.
+            let mut queue: VecDeque<(u16, u32, u64, u64)> = VecDeque::new();
             let mut out = Vec::new();
-            let (mut now, mut seq) = (0u64, 0u32);
+            let (mut now, mut seq, mut last_released) = (0u64, 0u32, 0u64);
+            let mut asked = vec![quarantine];
             for op in ops {
                 match op {
                     Op::Wait(millis) => now += millis,
+                    Op::Rest(millis) => {
+                        pool.0.set_quarantine(Duration::from_millis(millis));
+                        asked.push(millis);
+                    }
                     Op::Release(count, which) => for _ in 0..usize::from(count).min(out.len()) {
                         let port = out.swap_remove(which % out.len());
                         seq += 7;
                         pool.give(port, seq, at(now));
-                        queue.push_back((port, seq, now));
+                        last_released = now;
+                        queue.push_back((port, seq, now + asked.last().copied().unwrap_or(0), now));
                     }
                     Op::Take(count) => for _ in 0..count {
                         let taken = pool.take(at(now));
@@ -864,20 +889,23 @@ mod tests {
                             break;
                         };
                         let few = pool.pool().capacity() - fresh.len() < FEW as usize;
-                        // Whether a port has rested is exact below the quarantine, and may be seen one part later.
-                        let rested = queue.front().map(|(_, _, released)| now - released);
-                        let surely = rested.is_some_and(|rested| rested > quarantine + quarantine / 64 + 1);
+                        // Whether a port has rested is exact below the quarantine, and may be seen one part later; where it was
+                        // changed, at the end of the longest, which those behind wait for, too.
+                        let front = queue.front().copied();
+                        let longest = asked.iter().copied().max().unwrap_or(0);
+                        let latest = if asked.len() == 1 { front.map_or(0, |of| of.3) } else { last_released };
+                        let surely = front.is_some() && now > latest + longest + longest / 64 + 1;
                         match taken.last_use {
                             None => {
-                                prop_assert!(few || !surely, "fresh though one has rested {rested:?}");
+                                prop_assert!(few || !surely, "fresh though one has rested at {now}: {front:?}");
                                 prop_assert_eq!(fresh.pop_front(), Some(taken.port));
                                 prop_assert!(!taken.early);
                             }
                             Some(last) => {
                                 prop_assert!(fresh.is_empty() || !few && !taken.early);
-                                let (port, seq, _) = queue.pop_front().unwrap();
+                                let (port, seq, earliest, _) = queue.pop_front().unwrap();
                                 prop_assert_eq!((taken.port, last.next_seq.0, last.next_tsval), (port, seq, seq + 1));
-                                prop_assert!(taken.early || rested >= Some(quarantine), "rested {rested:?}");
+                                prop_assert!(taken.early || now >= earliest, "taken at {now}: {front:?}");
                                 prop_assert!(!taken.early || !surely);
                             }
                         }

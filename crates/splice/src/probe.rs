@@ -130,35 +130,39 @@ pub(crate) struct Probes {
 impl Probes {
     /// All servers are to be asked now, if any are.
     pub(crate) fn new(settings: &Settings, now: Instant) -> Self {
-        let (count, most) = if settings.promises.offer.probe {
-            (settings.servers.len(), MOST_SERVERS)
-        } else {
-            (0, 0)
-        };
-        let mut wheel = TimerWheel::new(most.max(1), now);
-        for server in 0..count as u32 {
-            wheel.arm(server, now);
-        }
-        Probes {
-            wheel,
+        let mut patience = Vec::with_capacity(MOST_SERVERS);
+        patience.resize(settings.servers.len(), ProbeBackoff::default());
+        let mut probes = Probes {
+            wheel: TimerWheel::new(MOST_SERVERS, now),
             asked: Vec::with_capacity(AT_ONCE),
-            patience: ProbeBackoff::for_servers(count, most),
-            joining: VecDeque::with_capacity(most),
+            patience,
+            joining: VecDeque::with_capacity(MOST_SERVERS),
             counters: Counters::default(),
+        };
+        probes.ask_all(settings, now);
+        probes
+    }
+
+    /// All servers of pools are to be asked now, as if never before, if any are.
+    pub(crate) fn ask_all(&mut self, settings: &Settings, now: Instant) {
+        if settings.promises.offer.probe {
+            self.patience.iter_mut().for_each(ProbeBackoff::begin_anew);
+            let in_pools = (0..)
+                .zip(&settings.promises.pools_of)
+                .filter(|(_, pools)| !pools.is_empty());
+            in_pools.for_each(|(server, _)| self.wheel.arm(server, now));
         }
     }
 
     /// Forgets the servers that had these numbers; those that are new, which follow the others, are to be asked now, and to
-    /// take no connection before.
-    pub(crate) fn adopt(&mut self, difference: &Difference, now: Instant) {
-        if self.patience.capacity() == 0 {
-            return;
-        }
+    /// take no connection before, if any are asked.
+    pub(crate) fn adopt(&mut self, settings: &Settings, difference: &Difference, now: Instant) {
         for server in difference.replaced() {
             self.wheel.disarm(u32::from(server));
             put(&mut self.patience, server, &mut Some(ProbeBackoff::default()));
         }
-        for &server in &difference.new_servers {
+        let are_asked = settings.promises.offer.probe;
+        for &server in difference.new_servers.iter().filter(|_| are_asked) {
             self.wheel.arm(u32::from(server), now);
         }
     }
@@ -350,11 +354,12 @@ impl Probes {
 }
 
 impl ProbeBackoff {
-    /// Of so many servers, with room for `most`.
-    fn for_servers(count: usize, most: usize) -> Vec<Self> {
-        let mut all = Vec::with_capacity(most);
-        all.resize(count, ProbeBackoff::default());
-        all
+    /// What was asked is forgotten; a time from which the server takes connections stays.
+    fn begin_anew(&mut self) {
+        *self = ProbeBackoff {
+            joins_at: self.joins_at,
+            ..ProbeBackoff::default()
+        };
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a core tells about its connections: the record of each, and the ancestors' counters.
 
 use crate::base::ids::ServerId;
+use crate::base::settings::Settings;
 use crate::base::transparent_sources;
 use crate::session::connection::Connection;
 use crate::session::segment::Segment;
@@ -27,14 +28,29 @@ pub struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(sink: RecordSink, records: Option<usize>, core: u8) -> Self {
-        let count = records.filter(|_| sink.is_some()).unwrap_or(0);
+    pub(crate) fn new(sink: RecordSink, settings: &Settings) -> Self {
         Log {
+            records: if sink.is_some() {
+                table(settings)
+            } else {
+                LargeSlice::of(Progress::NONE, 0)
+            },
             sink,
-            records: LargeSlice::of(Progress::NONE, count),
-            core,
+            core: settings.core,
             client: TcpCounters::default(),
             server: TcpCounters::default(),
+        }
+    }
+
+    /// What a core with the settings `before` has to take in, if records begin to be kept or no longer are.
+    pub(crate) fn for_change(settings: &Settings, before: &Settings) -> Option<LargeSlice<Progress>> {
+        (settings.records != before.records).then(|| table(settings))
+    }
+
+    /// Takes a change in, and leaves in it what was there. Connections that are open have no record then.
+    pub(crate) fn adopt(&mut self, change: &mut Option<LargeSlice<Progress>>) {
+        if let Some(table) = change {
+            std::mem::swap(&mut self.records, table);
         }
     }
 
@@ -230,6 +246,16 @@ impl Log {
     fn record(&mut self, slot: u32) -> Option<&mut Progress> {
         self.records.get_mut(slot as usize).filter(|record| record.is_begun())
     }
+}
+
+/// A record in progress for each connection that there can be, if records are kept.
+fn table(settings: &Settings) -> LargeSlice<Progress> {
+    let count = if settings.records {
+        settings.capacity.connections
+    } else {
+        0
+    };
+    LargeSlice::of(Progress::NONE, count)
 }
 
 /// Why a connection ends, with which port of ours and which server that was given up, and the class of its client.

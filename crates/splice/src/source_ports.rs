@@ -32,6 +32,8 @@ struct Place {
 pub(crate) struct SourcesChange {
     groups: Vec<(u16, Option<PortPools>)>,
     places: Vec<(u16, Option<Place>)>,
+    /// How long ports rest, if that is new.
+    time_wait: Option<Duration>,
 }
 
 impl SourcePorts {
@@ -45,6 +47,9 @@ impl SourcePorts {
 
     /// Takes a change in, and leaves in it what was there.
     pub(crate) fn adopt(&mut self, change: &mut SourcesChange) {
+        if let Some(time_wait) = change.time_wait {
+            self.groups.iter_mut().for_each(|pools| pools.set_quarantine(time_wait));
+        }
         for (group, pools) in &mut change.groups {
             put(&mut self.groups, *group, pools);
         }
@@ -111,7 +116,8 @@ impl Place {
 }
 
 impl SourcesChange {
-    pub(crate) fn new(settings: &Settings, difference: &Difference) -> Self {
+    /// For a core with the settings `before`.
+    pub(crate) fn new(settings: &Settings, before: &Settings, difference: &Difference) -> Self {
         let new = difference.new_servers.iter();
         let servers = new.clone().map(|&id| &settings.servers[usize::from(id)]);
         let mut groups: Vec<_> = (difference.past_groups.iter())
@@ -124,6 +130,7 @@ impl SourcesChange {
         SourcesChange {
             groups,
             places: new.enumerate().map(place).collect(),
+            time_wait: (settings.time_wait != before.time_wait).then_some(settings.time_wait),
         }
     }
 }

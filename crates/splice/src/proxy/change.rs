@@ -9,13 +9,16 @@ use crate::base::callbacks::SelectServer;
 use crate::base::difference::Difference;
 use crate::base::output::NextHops;
 use crate::base::settings::{CoreSteering, SendProxyFields, Settings, UpstreamSettings};
-use crate::handshake::syn_ack_options::OptionsChange;
+use crate::handshake::syn_ack_options::{OptionsChange, asks_otherwise};
 use crate::probe::Checks;
+use crate::records::Log;
 use crate::source_ports::SourcesChange;
 use crate::tally::{Of, Tally};
 use crate::upstream::UpstreamChange;
 use e2d2::buffer::BufferPool;
+use e2d2::memory::LargeSlice;
 use e2d2::time::Instant;
+use netfcts::progress::Progress;
 use std::sync::Arc;
 
 /// What a core goes on with, and once it has, what it had.
@@ -28,6 +31,7 @@ pub struct Change<S> {
     sources: SourcesChange,
     options: OptionsChange,
     checks: Option<Checks>,
+    records: Option<LargeSlice<Progress>>,
     payload_fields: SendProxyFields,
     steering: Option<CoreSteering>,
 }
@@ -56,9 +60,10 @@ impl<S> Change<S> {
         Change {
             tally: Arc::new(tally.with(&settings, upstream.pools.len(), is_new)),
             upstream: UpstreamChange::new(upstream, worker, &difference, settings.promises.offer.probe),
-            sources: SourcesChange::new(&settings, &difference),
+            sources: SourcesChange::new(&settings, before, &difference),
             options: OptionsChange::new(&settings, before, &difference),
             checks: Checks::for_change(&settings, before),
+            records: Log::for_change(&settings, before),
             payload_fields: settings.fields_from_payload(),
             steering: settings.steering.clone(),
             settings: Arc::new(settings),
@@ -106,8 +111,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.upstream.meters().forgive(&self.settings.limits, self.now);
         self.sources.adopt(&mut change.sources);
         self.handshake.syn_ack_options.adopt(&mut change.options);
-        self.probes.adopt(&change.difference, self.now);
+        self.probes.adopt(&self.settings, &change.difference, self.now);
+        if asks_otherwise(&self.settings.promises, &change.settings.promises) {
+            self.switch_probes();
+        }
         (self.checks).adopt(&mut change.checks, &self.settings, &change.difference, self.now);
+        self.records.adopt(&mut change.records);
         std::mem::swap(&mut self.headers.payload_fields, &mut change.payload_fields);
         if let (Some(steering), Some(settings)) = (&mut self.steering, &mut change.steering) {
             std::mem::swap(&mut steering.settings, settings);

@@ -176,11 +176,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             probes: Probes::new(&settings, now),
             checks: Checks::new(&settings, secrets.table[0], now),
             steering: settings.steering.as_ref().map(Steering::new),
-            records: Log::new(
-                parts.records,
-                settings.records.then_some(capacity.connections),
-                settings.core,
-            ),
+            records: Log::new(parts.records, &settings),
             legs: WatchedLegs::new(settings.leg_sample, capacity.connections),
             emit: Emitter::new(parts.pool),
             settings: Arc::new(settings),

@@ -57,6 +57,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             && let Some(server) = self.probes.pop_due(self.now, budget.moves())
         {
             budget.note_fired();
+            // Some are still due when they are no longer asked.
+            if !self.settings.promises.offer.probe {
+                continue;
+            }
             if self.upstream.standby().is_in_maintenance(server) {
                 self.rest_probe(server);
                 continue;
@@ -272,6 +276,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             if let Some(probe) = self.probes.of(server) {
                 self.release_probe(&probe);
             }
+        }
+    }
+
+    /// Servers are asked from now on, all of them, or no longer: then those that are new wait for no answer.
+    pub(crate) fn switch_probes(&mut self) {
+        while let Some(probe) = self.probes.last() {
+            self.release_probe(&probe);
+        }
+        if self.settings.promises.offer.probe {
+            self.probes.ask_all(&self.settings, self.now);
+        } else {
+            (0..self.settings.servers.len() as u16).for_each(|server| self.join(server));
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct OptionsChange {
     additions: Vec<(u16, u16)>,
     /// Listeners with pools that they did not reach.
     reached: Vec<(u16, u16)>,
+    /// Servers are asked and were not, or the other way round.
+    asks_otherwise: bool,
 }
 
 impl OptionsChange {
@@ -39,6 +41,7 @@ impl OptionsChange {
             changed: difference.pools.clone(),
             additions: additions(promises, &before.promises, difference),
             reached: reached(promises, &before.promises, difference),
+            asks_otherwise: asks_otherwise(promises, &before.promises),
         }
     }
 }
@@ -68,7 +71,19 @@ impl SynAckOptions {
                 self.pools.lower(pool, Least::of(known));
             }
         }
+        if change.asks_otherwise {
+            let is_asked = self.settings.offer.probe;
+            for known in &mut self.servers {
+                (known.server_caps, known.is_asked) = (None, is_asked);
+            }
+            self.pools.forget(is_asked);
+        }
     }
+}
+
+/// Whether servers are asked with one of these settings and not with the other.
+pub(crate) fn asks_otherwise(promises: &SynAckSettings, before: &SynAckSettings) -> bool {
+    promises.offer.probe != before.offer.probe
 }
 
 /// The pools that a listener reaches and did not, or that a new one does which has another's addresses.

@@ -110,6 +110,16 @@ impl PoolsLeast {
         }
     }
 
+    /// What was heard of all servers is forgotten, and all are being asked for the first time, or none is.
+    pub(super) fn forget(&mut self, is_asked: bool) {
+        self.under_way = None;
+        for pool in 0..self.pools.len() {
+            let least = &mut self.pools[pool].least;
+            (least.is_heard, least.is_asked) = (false, is_asked);
+            self.set_stale(pool);
+        }
+    }
+
     /// Whether a pool is to be looked at again.
     pub(super) fn is_stale(&self) -> bool {
         self.stale > 0 || self.under_way.is_some()
