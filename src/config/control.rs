@@ -18,3 +18,10 @@ pub struct ControlConfig {
     /// Where what `ctl` changes is kept; by default `journal` in the first folder of `STATE_DIRECTORY`, which systemd sets.
     pub journal: Option<PathBuf>,
 }
+
+impl ControlConfig {
+    /// Whether somebody can look on.
+    pub fn is_there(&self) -> bool {
+        self.socket.is_some() || self.http.is_some()
+    }
+}

@@ -67,7 +67,9 @@ impl Config {
             overload_after: Some(self.engine.overload_after).filter(|after| !after.is_zero()),
             verify: self.engine.verify,
             capacity: self.capacity(),
-            records: !self.records.is_empty(),
+            // Who looks on wants to know how long things take.
+            records: !self.records.is_empty() || self.control.is_there(),
+            sends_records: !self.records.is_empty(),
             timed_servers: self.timed_servers(),
             leg_sample: self.engine.leg_sample,
             steering: None,

@@ -129,7 +129,7 @@ struct Wanted {
     /// Of clients with this address or prefix.
     #[arg(long, value_name = "PREFIX")]
     client: Option<String>,
-    /// That have lasted for so many seconds: known where records are kept.
+    /// That have lasted for so many seconds.
     #[arg(long, value_name = "SECONDS")]
     older_than: Option<u32>,
     /// In this state.

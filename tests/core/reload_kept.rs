@@ -3,6 +3,7 @@
 use crate::harness::{Bench, CONFIG, close, nothing, only, spliced};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::record::RecordFlags;
+use splice::tally::Distribution;
 use std::time::Duration;
 
 fn resting(time_wait: &str) -> String {
@@ -74,6 +75,27 @@ fn ports_rest_as_long_as_connections() {
     assert_eq!(was_early(&mut bench), [false, false, true]);
     bench.wait(Duration::from_secs(61));
     bench.assert_all_returned();
+}
+
+/// Who looks on is told how long things take, whether or not records go anywhere.
+#[test]
+fn times_are_told_without_sinks_of_records_where_somebody_looks_on() {
+    let without = CONFIG.split("[records]").next().expect("a head");
+    for (more, told) in [("", 0), ("[control]\nsocket = \"/run/pe\"\n", 1)] {
+        let mut bench = Bench::with_config(&format!("{without}{more}"));
+        let (mut client, mut server) = spliced(&mut bench, 40_000);
+        only(server.send(&mut bench, b"reply"));
+        client.ack = client.ack.wrapping_add(5);
+        close(&mut bench, &mut client, &mut server);
+        assert!(bench.records().is_empty());
+        let tally = bench.proxy.tally();
+        let listener = tally.listener(0).expect("a listener");
+        for histogram in [listener.choice(), listener.first_byte(), listener.duration()] {
+            let mut all = Distribution::default();
+            all.add(histogram);
+            assert_eq!(all.count(), told, "{more}");
+        }
+    }
 }
 
 /// The first `[[records]]` and the last.

@@ -130,12 +130,10 @@ pub(crate) struct Probes {
 impl Probes {
     /// All servers are to be asked now, if any are.
     pub(crate) fn new(settings: &Settings, now: Instant) -> Self {
-        let mut patience = Vec::with_capacity(MOST_SERVERS);
-        patience.resize(settings.servers.len(), ProbeBackoff::default());
         let mut probes = Probes {
             wheel: TimerWheel::new(MOST_SERVERS, now),
             asked: Vec::with_capacity(AT_ONCE),
-            patience,
+            patience: Vec::with_capacity(MOST_SERVERS),
             joining: VecDeque::with_capacity(MOST_SERVERS),
             counters: Counters::default(),
         };
@@ -144,9 +142,10 @@ impl Probes {
     }
 
     /// All servers of pools are to be asked now, as if never before, if any are.
-    pub(crate) fn ask_all(&mut self, settings: &Settings, now: Instant) {
+    fn ask_all(&mut self, settings: &Settings, now: Instant) {
         if settings.promises.offer.probe {
             self.patience.iter_mut().for_each(ProbeBackoff::begin_anew);
+            self.patience.resize(settings.servers.len(), ProbeBackoff::default());
             let in_pools = (0..)
                 .zip(&settings.promises.pools_of)
                 .filter(|(_, pools)| !pools.is_empty());
@@ -154,15 +153,19 @@ impl Probes {
         }
     }
 
-    /// Forgets the servers that had these numbers; those that are new, which follow the others, are to be asked now, and to
-    /// take no connection before, if any are asked.
-    pub(crate) fn adopt(&mut self, settings: &Settings, difference: &Difference, now: Instant) {
+    /// Goes on with other settings. Forgets the servers that had these numbers; those that are new, which follow the others, are to be
+    /// asked now, and to take no connection before. If none was asked, all are.
+    pub(crate) fn adopt(&mut self, (settings, before): (&Settings, &Settings), difference: &Difference, now: Instant) {
+        match [before, settings].map(|settings| settings.promises.offer.probe) {
+            [false, _] => return self.ask_all(settings, now),
+            [true, false] => return,
+            [true, true] => {}
+        }
         for server in difference.replaced() {
             self.wheel.disarm(u32::from(server));
             put(&mut self.patience, server, &mut Some(ProbeBackoff::default()));
         }
-        let are_asked = settings.promises.offer.probe;
-        for &server in difference.new_servers.iter().filter(|_| are_asked) {
+        for &server in &difference.new_servers {
             self.wheel.arm(u32::from(server), now);
         }
     }

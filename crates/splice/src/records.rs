@@ -21,6 +21,8 @@ pub type RecordSink = Option<RecordSender>;
 /// Records in progress, by slot, and counters.
 pub struct Log {
     sink: RecordSink,
+    /// The sink gets records of connections that end.
+    is_sent: bool,
     records: LargeSlice<Progress>,
     core: u8,
     client: TcpCounters,
@@ -36,6 +38,7 @@ impl Log {
                 LargeSlice::of(Progress::NONE, 0)
             },
             sink,
+            is_sent: settings.sends_records,
             core: settings.core,
             client: TcpCounters::default(),
             server: TcpCounters::default(),
@@ -48,7 +51,8 @@ impl Log {
     }
 
     /// Takes a change in, and leaves in it what was there. Connections that are open have no record then.
-    pub(crate) fn adopt(&mut self, change: &mut Option<LargeSlice<Progress>>) {
+    pub(crate) fn adopt(&mut self, settings: &Settings, change: &mut Option<LargeSlice<Progress>>) {
+        self.is_sent = settings.sends_records;
         if let Some(table) = change {
             std::mem::swap(&mut self.records, table);
         }
@@ -230,7 +234,8 @@ impl Log {
             cause,
             class: class.unwrap_or(record::NO_CLASS),
         };
-        for sink in [self.sink.as_mut(), tap].into_iter().flatten() {
+        let sink = self.sink.as_mut().filter(|_| self.is_sent);
+        for sink in [sink, tap].into_iter().flatten() {
             let make = || Ended {
                 progress: record.clone(),
                 ends,

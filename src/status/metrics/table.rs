@@ -330,7 +330,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         histogram(
             "proxyengine_choice_seconds",
             &["listener"],
-            "Time from the beginning of a connection to the choice of its server, where records are kept",
+            "Time from the beginning of a connection to the choice of its server",
         ),
         |seen, values| times_of_listeners(seen, values, ListenerTally::choice),
     ),
@@ -338,7 +338,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         histogram(
             "proxyengine_first_byte_seconds",
             &["listener"],
-            "Time from the SYN-ACK of a server, when the request goes to it, to its first byte, where records are kept",
+            "Time from the SYN-ACK of a server, when the request goes to it, to its first byte",
         ),
         |seen, values| times_of_listeners(seen, values, ListenerTally::first_byte),
     ),
@@ -346,7 +346,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         histogram(
             "proxyengine_connection_seconds",
             &["listener"],
-            "Time from the beginning of a connection to its end, where records are kept",
+            "Time from the beginning of a connection to its end",
         ),
         |seen, values| times_of_listeners(seen, values, ListenerTally::duration),
     ),
@@ -422,7 +422,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
         histogram(
             "proxyengine_server_first_byte_seconds",
             &["server"],
-            "Time from the SYN-ACK of a server to its first byte, where records are kept: sum and count, of the timed servers",
+            "Time from the SYN-ACK of a server to its first byte: sum and count, of the timed servers",
         ),
         |seen, values| times_of_servers(seen, values, ServerTally::first_byte),
     ),

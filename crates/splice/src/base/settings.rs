@@ -328,8 +328,10 @@ pub struct Settings {
     pub verify: Verify,
     /// Memory.
     pub capacity: Capacity,
-    /// A record is kept of each connection.
+    /// A record is kept of each connection, from which times are told.
     pub records: bool,
+    /// The record of a connection that has ended is sent to whoever takes records.
+    pub sends_records: bool,
     /// The servers for which times and legs are counted one by one.
     pub timed_servers: Vec<u16>,
     /// The legs of one connection in so many are watched; of none if that is zero.

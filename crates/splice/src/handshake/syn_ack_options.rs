@@ -22,7 +22,7 @@
 mod change;
 mod least;
 
-pub(crate) use change::{OptionsChange, asks_otherwise};
+pub(crate) use change::OptionsChange;
 
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};

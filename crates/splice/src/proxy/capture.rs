@@ -54,7 +54,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        let may_be = self.ask_ahead(segments, |segment| sieve.may_have(segment)) & 1 == 1;
+        let may_be = self.ask_ahead(segments, sieve) & 1 == 1;
         if !may_be || !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
             self.rooms.emit.is_quiet = true;
             self.handle_each(buffers, segments, out);

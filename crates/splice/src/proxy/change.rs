@@ -9,7 +9,7 @@ use crate::base::callbacks::SelectServer;
 use crate::base::difference::Difference;
 use crate::base::output::NextHops;
 use crate::base::settings::{CoreSteering, SendProxyFields, Settings, UpstreamSettings};
-use crate::handshake::syn_ack_options::{OptionsChange, asks_otherwise};
+use crate::handshake::syn_ack_options::OptionsChange;
 use crate::probe::Checks;
 use crate::records::Log;
 use crate::source_ports::SourcesChange;
@@ -111,12 +111,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.upstream.meters().forgive(&self.settings.limits, self.now);
         self.sources.adopt(&mut change.sources);
         self.handshake.syn_ack_options.adopt(&mut change.options);
-        self.probes.adopt(&self.settings, &change.difference, self.now);
-        if asks_otherwise(&self.settings.promises, &change.settings.promises) {
-            self.switch_probes();
+        let settings = (&*self.settings, &*change.settings);
+        self.probes.adopt(settings, &change.difference, self.now);
+        if change.settings.promises.offer.probe && !self.settings.promises.offer.probe {
+            self.end_all_probes();
         }
         (self.checks).adopt(&mut change.checks, &self.settings, &change.difference, self.now);
-        self.records.adopt(&mut change.records);
+        self.records.adopt(&self.settings, &mut change.records);
         std::mem::swap(&mut self.headers.payload_fields, &mut change.payload_fields);
         if let (Some(steering), Some(settings)) = (&mut self.steering, &mut change.steering) {
             std::mem::swap(&mut steering.settings, settings);

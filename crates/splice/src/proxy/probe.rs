@@ -279,16 +279,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Servers are asked from now on, all of them, or no longer: then those that are new wait for no answer.
-    pub(crate) fn switch_probes(&mut self) {
+    /// Servers are no longer asked: those that are new wait for no answer.
+    pub(crate) fn end_all_probes(&mut self) {
         while let Some(probe) = self.probes.last() {
             self.release_probe(&probe);
         }
-        if self.settings.promises.offer.probe {
-            self.probes.ask_all(&self.settings, self.now);
-        } else {
-            (0..self.settings.servers.len() as u16).for_each(|server| self.join(server));
-        }
+        (0..self.settings.servers.len() as u16).for_each(|server| self.join(server));
     }
 
     /// Forgets a probe and gives its port back.

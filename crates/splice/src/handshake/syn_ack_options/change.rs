@@ -41,7 +41,7 @@ impl OptionsChange {
             changed: difference.pools.clone(),
             additions: additions(promises, &before.promises, difference),
             reached: reached(promises, &before.promises, difference),
-            asks_otherwise: asks_otherwise(promises, &before.promises),
+            asks_otherwise: promises.offer.probe != before.promises.offer.probe,
         }
     }
 }
@@ -79,11 +79,6 @@ impl SynAckOptions {
             self.pools.forget(is_asked);
         }
     }
-}
-
-/// Whether servers are asked with one of these settings and not with the other.
-pub(crate) fn asks_otherwise(promises: &SynAckSettings, before: &SynAckSettings) -> bool {
-    promises.offer.probe != before.offer.probe
 }
 
 /// The pools that a listener reaches and did not, or that a new one does which has another's addresses.
