@@ -287,16 +287,10 @@ impl Continued {
             group: self.group,
             ..Difference::default()
         };
-        let servers = std::mem::replace(&mut config.servers, old.servers.clone());
-        config
-            .servers
-            .iter_mut()
-            .for_each(|server| server.standing = server.standing.past());
-        for mut server in servers {
-            let place = server.id.index();
+        for server in &mut config.servers {
             match old
                 .servers
-                .get(place)
+                .get(server.id.index())
                 .filter(|before| before.standing != Standing::Nobody)
             {
                 Some(before) => {
@@ -316,16 +310,13 @@ impl Continued {
                     difference.new_servers.push(server.id.0);
                 }
             }
-            put(&mut config.servers, place, server);
         }
+        config.servers = placed(config.servers, &old.servers, |server| {
+            (server.id.0, &mut server.standing)
+        });
         put_pools(&mut config, old, &mut difference);
         difference.new_rules = rule_numbers::go_on(&old.listeners, &mut config.listeners);
-        let listeners = std::mem::replace(&mut config.listeners, old.listeners.clone());
-        config
-            .listeners
-            .iter_mut()
-            .for_each(|listener| listener.standing = listener.standing.past());
-        for (listener, (_, before)) in listeners.into_iter().zip(&self.listeners) {
+        for (listener, (_, before)) in config.listeners.iter().zip(&self.listeners) {
             let is_known = old
                 .listeners
                 .get(listener.id.index())
@@ -333,8 +324,10 @@ impl Continued {
             if !is_known {
                 difference.new_listeners.push((listener.id.0, *before));
             }
-            put(&mut config.listeners, listener.id.index(), listener);
         }
+        config.listeners = placed(config.listeners, &old.listeners, |listener| {
+            (listener.id.0, &mut listener.standing)
+        });
         withhold_from_past(&mut config);
         add_counted(&mut difference, old, &config);
         difference.new_servers.sort_unstable();
@@ -366,30 +359,37 @@ fn withhold_from_past(config: &mut Config) {
 
 /// Puts the pools into their places among those that were there before.
 fn put_pools(config: &mut Config, old: &Config, difference: &mut Difference) {
-    let pools = std::mem::replace(&mut config.pools, old.pools.clone());
-    config
-        .pools
-        .iter_mut()
-        .for_each(|pool| pool.standing = pool.standing.past());
-    for pool in pools {
+    for pool in &config.pools {
         let before = old.pools.get(pool.id.index());
-        if before.is_none_or(|before| !before.chooses_as(&pool)) {
+        if before.is_none_or(|before| !before.chooses_as(pool)) {
             difference.pools.push(pool.id.0);
         }
         if before.is_none_or(|before| before.standing == Standing::Nobody) {
             difference.new_pools.push(pool.id.0);
         }
-        put(&mut config.pools, pool.id.index(), pool);
     }
+    let pools = std::mem::take(&mut config.pools);
+    config.pools = placed(pools, &old.pools, |pool| (pool.id.0, &mut pool.standing));
 }
 
-/// Puts an item into its place, or behind the others.
-fn put<T>(items: &mut Vec<T>, place: usize, item: T) {
-    match items.get_mut(place) {
-        Some(old) => *old = item,
-        None => {
-            debug_assert_eq!(place, items.len());
-            items.push(item);
-        }
+/// The items of the new version in their places, and in the places between them those that only the old one has. `what` says number
+/// and standing of each.
+fn placed<T: Clone>(items: Vec<T>, old: &[T], what: impl Fn(&mut T) -> (u16, &mut Standing)) -> Vec<T> {
+    let mut new: Vec<(u16, T)> = (items.into_iter()).map(|mut item| (what(&mut item).0, item)).collect();
+    new.sort_unstable_by_key(|(number, _)| *number);
+    let mut new = new.into_iter().peekable();
+    let mut all = Vec::with_capacity(old.len().max(new.len()));
+    let past = |old: &T| {
+        let mut item = old.clone();
+        let standing = what(&mut item).1;
+        *standing = standing.past();
+        item
+    };
+    for (number, old) in old.iter().enumerate() {
+        let is_there = new.next_if(|(place, _)| usize::from(*place) == number);
+        all.push(is_there.map_or_else(|| past(old), |(_, item)| item));
     }
+    // Numbers that nobody has had follow those that somebody has.
+    all.extend(new.map(|(_, item)| item));
+    all
 }
