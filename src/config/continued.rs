@@ -186,7 +186,7 @@ impl Config {
     /// Our addresses by the number that cores give them: listeners' and those to connect from, those of earlier versions first.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let listeners = self.listeners.iter().flat_map(|listener| &listener.addresses);
-        let locals = self.servers.iter().flat_map(|server| &server.local);
+        let locals = self.local_addresses();
         let all = (self.address_order.iter().copied())
             .chain(listeners.map(|address| address.ip))
             .chain(locals.map(|local| local.ip));

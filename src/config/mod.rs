@@ -228,6 +228,17 @@ impl Config {
         named.max_by_key(|of| of.standing == Standing::InFile).map(|of| of.id)
     }
 
+    /// From where servers are called, each list once of those that are the same one after the other.
+    pub(crate) fn local_addresses(&self) -> impl Iterator<Item = &LocalAddress> {
+        let mut before: &[LocalAddress] = &[];
+        let lists = self.servers.iter().filter_map(move |server| {
+            let is_another = server.local != before;
+            before = &server.local;
+            is_another.then_some(before)
+        });
+        lists.flatten()
+    }
+
     /// The ways to addresses.
     pub fn routes(&self) -> &Routes {
         &self.routes

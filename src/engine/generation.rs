@@ -406,7 +406,7 @@ fn steering_of(config: &Config, before: &CoreSteering) -> CoreSteering {
             plan.add_service(netfcts::leg::mapped(address.ip), address.ports.clone(), lends);
         }
     }
-    for local in config.servers().iter().flat_map(|server| &server.local) {
+    for local in config.local_addresses() {
         plan.add_address(netfcts::leg::mapped(local.ip));
     }
     plan.set_called(called_from_listened(config));
@@ -438,6 +438,13 @@ fn called_from_listened(config: &Config) -> impl Iterator<Item = (u128, u16)> {
         .servers()
         .iter()
         .filter(|server| server.standing != Standing::Nobody);
-    let called = servers.filter(move |server| server.local.iter().any(&is_called));
+    // Most servers are called from where the one before is.
+    let mut last: (&[LocalAddress], bool) = (&[], false);
+    let called = servers.filter(move |server| {
+        if server.local != last.0 {
+            last = (&server.local, server.local.iter().any(&is_called));
+        }
+        last.1
+    });
     called.map(|server| (netfcts::leg::mapped(server.address.ip()), server.address.port()))
 }

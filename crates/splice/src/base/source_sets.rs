@@ -3,10 +3,14 @@
 //! A set takes some 100 µs to be made, and few of a thousand servers' are different; so each is made once, and other settings
 //! take over what those before had.
 
+use arrayvec::ArrayVec;
 use netfcts::pool::PortSet;
 use netfcts::steering::{SourceKind, SteeringPlan};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+/// What is remembered before it is looked for.
+const LATELY: usize = 8;
 
 /// Legs of a kind, and the place of the ports that they may have in memory.
 type Which = (SourceKind, usize);
@@ -26,8 +30,8 @@ pub(crate) struct Chooser<'a> {
     /// The same set in `sets`, by the place of one in memory, which stays meanwhile.
     same: HashMap<usize, (Arc<PortSet>, Arc<PortSet>)>,
     used: HashSet<Which>,
-    /// What was asked for last, as most servers of a pool ask for the same.
-    last: Option<(Which, Arc<PortSet>)>,
+    /// What was asked for lately, as most servers of a pool ask for the same at each of their addresses.
+    lately: ArrayVec<(Which, Arc<PortSet>), LATELY>,
 }
 
 impl SourceSets {
@@ -36,7 +40,7 @@ impl SourceSets {
             sets: self,
             same: HashMap::new(),
             used: HashSet::new(),
-            last: None,
+            lately: ArrayVec::new(),
         }
     }
 
@@ -59,7 +63,7 @@ impl Chooser<'_> {
         ports: &Arc<PortSet>,
     ) -> Arc<PortSet> {
         let asked = (plan.source_kind(server, local), place(ports));
-        if let Some((_, ours)) = self.last.as_ref().filter(|(last, _)| *last == asked) {
+        if let Some((_, ours)) = self.lately.iter().find(|(lately, _)| *lately == asked) {
             return Arc::clone(ours);
         }
         let same = self.same.entry(place(ports));
@@ -73,14 +77,22 @@ impl Chooser<'_> {
             self.sets.ours.insert(which, (Arc::clone(ports), ours));
         }
         let ours = Arc::clone(&self.sets.ours[&which].1);
-        self.last = Some((asked, Arc::clone(&ours)));
+        if self.lately.is_full() {
+            self.lately.pop_at(0);
+        }
+        self.lately.push((asked, Arc::clone(&ours)));
         ours
     }
 
     /// All are chosen: others are forgotten, unless somebody still has them.
     pub(crate) fn end(self) {
-        let Chooser { sets, same, used, last } = self;
-        drop((same, last));
+        let Chooser {
+            sets,
+            same,
+            used,
+            lately,
+        } = self;
+        drop((same, lately));
         sets.ours.retain(|which, _| used.contains(which));
         sets.all.retain(|set| Arc::strong_count(set) > 1);
     }
