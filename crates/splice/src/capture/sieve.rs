@@ -43,6 +43,32 @@ impl Sift for Sieve {
     }
 }
 
+/// The same where at most one open connection is captured, which takes a third of the instructions: of a sample, most of the time.
+#[derive(Clone, Copy)]
+pub(crate) struct SieveForOne {
+    /// Its place, or one that nobody has.
+    pub(super) place: u32,
+    /// For all else.
+    pub(super) sieve: Sieve,
+}
+
+impl Sift for SieveForOne {
+    #[inline]
+    fn open(&self, place: u32) -> u64 {
+        u64::from(place == self.place)
+    }
+
+    #[inline]
+    fn resting(&self, place: u32, hash: u64) -> u64 {
+        self.sieve.resting(place, hash)
+    }
+
+    #[inline]
+    fn stranger(&self, hash: u64) -> u64 {
+        self.sieve.stranger(hash)
+    }
+}
+
 /// Where nothing is captured.
 pub(crate) struct Nothing;
 

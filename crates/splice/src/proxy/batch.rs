@@ -39,7 +39,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         out.enter(WorkStage::LookUp);
         if let Some(tap) = &self.rooms.emit.tap {
-            return self.handle_tapped(tap.sieve(), &mut buffers, &mut segments, out);
+            return match tap.sieve_for_one() {
+                Some(sieve) => self.handle_tapped(sieve, &mut buffers, &mut segments, out),
+                None => self.handle_tapped(tap.sieve(), &mut buffers, &mut segments, out),
+            };
         }
         self.ask_ahead(&mut segments, Nothing);
         self.handle_each(&mut buffers, &mut segments, out);

@@ -3,7 +3,7 @@
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::capture::{Facts, Interrupted, Sieve, Tap, Whose};
+use crate::capture::{Facts, Interrupted, Sift, Tap, Whose};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::connection::Connection;
 use crate::session::phase::Phase;
@@ -49,7 +49,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
-        sieve: Sieve,
+        sieve: impl Sift,
         buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
