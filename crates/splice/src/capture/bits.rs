@@ -7,8 +7,6 @@ pub(super) struct Bits {
     classes: Classes,
     /// How many places are set, by either class.
     counts: [[u32; 64]; 2],
-    /// How many are, and the sum of their numbers.
-    all: (u32, u32),
 }
 
 /// Which places may be set: those whose number modulo 64 has a bit in the first word, and the number of whose word modulo 64 has
@@ -39,17 +37,6 @@ impl Bits {
             words: vec![0; places.div_ceil(64)],
             classes: Classes::default(),
             counts: [[0; 64]; 2],
-            all: (0, 0),
-        }
-    }
-
-    /// The only place that is set, or one that nobody has where none is; nothing where more are.
-    #[inline]
-    pub(super) fn only(&self) -> Option<u32> {
-        match self.all {
-            (0, _) => Some(u32::MAX),
-            (1, place) => Some(place),
-            _ => None,
         }
     }
 
@@ -76,11 +63,6 @@ impl Bits {
             return;
         }
         *word ^= 1 << (place % 64);
-        let (count, sum) = self.all;
-        self.all = match is_set {
-            true => (count + 1, sum.wrapping_add(place)),
-            false => (count - 1, sum.wrapping_sub(place)),
-        };
         let all = self.counts.iter_mut().zip(&mut self.classes.0);
         for ((counts, classes), class) in all.zip(classes_of(place)) {
             let count = &mut counts[class];
@@ -112,12 +94,7 @@ mod tests {
         assert_eq!(found, expected);
         (0..PLACES as u32).for_each(|place| bits.set(place, false));
         assert_eq!((bits.classes, bits.has(7)), (Classes::default(), false));
-        assert_eq!(bits.only(), Some(u32::MAX), "nobody's");
-        bits.set(8, true);
         bits.set(7 + 64 * 5, true);
-        assert_eq!(bits.only(), None);
-        bits.set(8, false);
-        assert_eq!(bits.only(), Some(7 + 64 * 5));
         let may_be = [7, 7 + 64 * 5, 8 + 64 * 5, 7 + 64 * 69].map(|place| bits.classes.may_have(place) & 1);
         assert_eq!(may_be, [0, 1, 0, 1]);
         bits.set(16_384, true);

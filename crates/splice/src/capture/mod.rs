@@ -23,7 +23,7 @@ mod tap;
 
 pub use choice::{Choice, Extent};
 pub(crate) use group::{Interrupted, Whose};
-pub(crate) use sieve::{Nothing, Sift};
+pub(crate) use sieve::Sieve;
 pub use tap::Tap;
 
 use crate::base::drop_reason::DropReason;

@@ -1,21 +1,9 @@
 //! What leaves out most segments of a batch before they are asked one by one.
 
 use super::bits::Classes;
+use crate::session::segment::Segment;
 
-/// What tells of most frames that they are not captured: in the lowest bit, whether one may be, for what the flow table said of it
-/// when it was read.
-pub(crate) trait Sift {
-    /// A segment of the open connection in this place.
-    fn open(&self, place: u32) -> u64;
-
-    /// One where a connection rests: a SYN, or the ACK of a cookie, may begin another, with this hash.
-    fn resting(&self, place: u32, hash: u64) -> u64;
-
-    /// One of no connection.
-    fn stranger(&self, hash: u64) -> u64;
-}
-
-/// Of the captures under way.
+/// What tells of most frames that they are not captured.
 #[derive(Clone, Copy)]
 pub(crate) struct Sieve {
     /// Places of open connections that are captured.
@@ -26,65 +14,17 @@ pub(crate) struct Sieve {
     pub(super) most_drawn: u64,
 }
 
-impl Sift for Sieve {
+impl Sieve {
+    /// In the lowest bit, whether a segment may be captured, for what the flow table said of it when it was read.
     #[inline]
-    fn open(&self, place: u32) -> u64 {
-        self.open.may_have(place)
-    }
-
-    #[inline]
-    fn resting(&self, place: u32, hash: u64) -> u64 {
-        self.resting.may_have(place) | self.stranger(hash)
-    }
-
-    #[inline]
-    fn stranger(&self, hash: u64) -> u64 {
-        u64::from(hash <= self.most_drawn)
-    }
-}
-
-/// The same where at most one open connection is captured, which takes a third of the instructions: of a sample, most of the time.
-#[derive(Clone, Copy)]
-pub(crate) struct SieveForOne {
-    /// Its place, or one that nobody has.
-    pub(super) place: u32,
-    /// For all else.
-    pub(super) sieve: Sieve,
-}
-
-impl Sift for SieveForOne {
-    #[inline]
-    fn open(&self, place: u32) -> u64 {
-        u64::from(place == self.place)
-    }
-
-    #[inline]
-    fn resting(&self, place: u32, hash: u64) -> u64 {
-        self.sieve.resting(place, hash)
-    }
-
-    #[inline]
-    fn stranger(&self, hash: u64) -> u64 {
-        self.sieve.stranger(hash)
-    }
-}
-
-/// Where nothing is captured.
-pub(crate) struct Nothing;
-
-impl Sift for Nothing {
-    #[inline]
-    fn open(&self, _: u32) -> u64 {
-        0
-    }
-
-    #[inline]
-    fn resting(&self, _: u32, _: u64) -> u64 {
-        0
-    }
-
-    #[inline]
-    fn stranger(&self, _: u64) -> u64 {
-        0
+    pub(crate) fn may_have(&self, segment: &Segment) -> u64 {
+        match segment.guess {
+            None => u64::from(segment.hash <= self.most_drawn),
+            // A SYN, or the ACK of a cookie, where a connection rests may begin another.
+            Some(flow) if flow.is_time_wait() => {
+                self.resting.may_have(flow.slot()) | u64::from(segment.hash <= self.most_drawn)
+            }
+            Some(flow) => self.open.may_have(flow.slot()),
+        }
     }
 }

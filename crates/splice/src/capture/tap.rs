@@ -3,7 +3,7 @@
 use super::bits::{Bits, Classes};
 use super::group::{Group, Interrupted, Whose};
 use super::rings::Rings;
-use super::sieve::{Sieve, SieveForOne};
+use super::sieve::Sieve;
 use super::{Choice, Entry, Extent, Facts, Frame, FrameKind, Stepped, Wanted, What};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::{RuleId, ServerId};
@@ -85,16 +85,6 @@ impl Tap {
             resting: self.resting.classes(),
             most_drawn: self.most_drawn,
         }
-    }
-
-    /// One that costs less, where at most one open connection is captured.
-    #[inline]
-    pub(crate) fn sieve_for_one(&self) -> Option<SieveForOne> {
-        let place = self.chosen.only().filter(|_| !self.is_all)?;
-        Some(SieveForOne {
-            place,
-            sieve: self.sieve(),
-        })
     }
 
     /// Whether the connection in this place is captured.

@@ -6,7 +6,6 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Verify;
 use crate::base::stage::WorkStage;
-use crate::capture::{Nothing, Sift};
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
 use crate::session::segment::{self, Segment};
@@ -39,12 +38,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         out.enter(WorkStage::LookUp);
         if let Some(tap) = &self.rooms.emit.tap {
-            return match tap.sieve_for_one() {
-                Some(sieve) => self.handle_tapped(sieve, &mut buffers, &mut segments, out),
-                None => self.handle_tapped(tap.sieve(), &mut buffers, &mut segments, out),
-            };
+            return self.handle_tapped(tap.sieve(), &mut buffers, &mut segments, out);
         }
-        self.ask_ahead(&mut segments, Nothing);
+        self.ask_ahead(&mut segments, |_| 0);
         self.handle_each(&mut buffers, &mut segments, out);
     }
 
@@ -65,18 +61,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Asks for the connections of a batch and what stands beside them, and notes where they are. Returns what `sift` says of them,
+    /// Asks for the connections of a batch and what stands beside them, and notes where they are. Returns what `is_it` says of them,
     /// joined by or.
     #[inline(always)]
-    pub(super) fn ask_ahead(&mut self, segments: &mut [Segment], sift: impl Sift) -> u64 {
+    pub(super) fn ask_ahead(&mut self, segments: &mut [Segment], is_it: impl Fn(&Segment) -> u64) -> u64 {
         let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
         let (mut strangers, mut is_any) = (0, 0);
         for segment in &mut *segments {
             segment.guess = self.rooms.flows.guess(segment.hash);
+            is_any |= is_it(segment);
             match segment.guess {
-                Some(flow) if flow.is_time_wait() => is_any |= sift.resting(flow.slot(), segment.hash),
+                Some(flow) if flow.is_time_wait() => {}
                 Some(flow) => {
-                    is_any |= sift.open(flow.slot());
                     self.connections.prefetch(flow.slot());
                     self.rooms.records.prefetch(flow.slot());
                     if flow.side() == Side::Client && segment.payload_len() > 0 {
@@ -89,17 +85,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 }
                 // The ACK of a cookie, most likely.
                 None if !segment.has(TcpFlags::SYN) => {
-                    is_any |= sift.stranger(segment.hash);
                     self.rooms.handshake.replay_filter.prefetch(segment.hash);
                     if self.rooms.selector.looks_ahead() {
                         self.rooms.selector.prefetch_client(segment.key.remote);
                     }
                     strangers += 1;
                 }
-                None => {
-                    is_any |= sift.stranger(segment.hash);
-                    strangers += 1;
-                }
+                None => strangers += 1,
             }
         }
         if strangers > 0 && self.rooms.selector.looks_ahead() {

@@ -3,7 +3,7 @@
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::capture::{Facts, Interrupted, Sift, Tap, Whose};
+use crate::capture::{Facts, Interrupted, Sieve, Tap, Whose};
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::connection::Connection;
 use crate::session::phase::Phase;
@@ -49,12 +49,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
-        sieve: impl Sift,
+        sieve: Sieve,
         buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        let may_be = self.ask_ahead(segments, sieve) & 1 == 1;
+        let may_be = self.ask_ahead(segments, |segment| sieve.may_have(segment)) & 1 == 1;
         if !may_be || !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
             self.rooms.emit.is_quiet = true;
             self.handle_each(buffers, segments, out);
