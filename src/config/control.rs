@@ -20,7 +20,7 @@ pub struct ControlConfig {
 }
 
 impl ControlConfig {
-    /// Whether somebody can look on.
+    /// Whether the engine can be asked for its numbers.
     pub fn is_there(&self) -> bool {
         self.socket.is_some() || self.http.is_some()
     }

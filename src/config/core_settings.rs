@@ -17,7 +17,8 @@ use crate::selectors::{payload_hash, tls};
 use splice::addresses::{Addresses, Claim};
 use splice::reassembly;
 use splice::settings::{
-    Capacity, Device, Listener, Local, Server, Settings, SynAck, SynAckSettings, UpstreamServer, UpstreamSettings,
+    Capacity, Device, Listener, Local, Records, Server, Settings, SynAck, SynAckSettings, UpstreamServer,
+    UpstreamSettings,
 };
 
 /// For what memory is set aside at start only if somebody needs it.
@@ -67,9 +68,14 @@ impl Config {
             overload_after: Some(self.engine.overload_after).filter(|after| !after.is_zero()),
             verify: self.engine.verify,
             capacity: self.capacity(),
-            // Who looks on wants to know how long things take.
-            records: !self.records.is_empty() || self.control.is_there(),
-            sends_records: !self.records.is_empty(),
+            records: if !self.records.is_empty() {
+                Records::Sent
+            } else if self.control.is_there() {
+                // They tell the times that it shows.
+                Records::Kept
+            } else {
+                Records::Off
+            },
             timed_servers: self.timed_servers(),
             leg_sample: self.engine.leg_sample,
             steering: None,

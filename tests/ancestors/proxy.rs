@@ -38,8 +38,10 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Raises a rig and starts the engine with the ancestors' file of this name; `None` when this machine cannot.
     ///
-    /// Three words of the file are replaced: the NIC is a port of the rig, its core the last one that this machine has, and the namespace
-    /// of its addresses one of the test's own, as all files name the same and tests run beside each other. Two cores stay two. One word is added: their card is imitated, for the rig's port has one queue and no Flow Director.
+    /// Four words of the file are replaced. The NIC is a port of the rig; its core is the last one that this machine has; the namespace
+    /// of its addresses is one of the test's own, as all files name the same and tests run beside each other; and the time from SYN to end
+    /// is longer than that of a retransmission. Two cores stay two. One word is added: their card is imitated, for the rig's port has one
+    /// queue and no Flow Director.
     pub(crate) fn start(name: &str) -> Option<Self> {
         Some(Self::start_before(name, 0)?.0)
     }
@@ -69,7 +71,7 @@ impl Proxy {
             .replace("\"nsvirtio00\"", &format!("\"{}\"", namespace_of(&rig)))
             .replace("{ name = \"dpdk:", "{ software_nic = \"82599\", name = \"dpdk:")
             .replace("cores = [1]", &format!("cores = [{core}]"))
-            // From SYN to end. It ends nothing here, and is to be longer than a segment that is lost takes to be sent again: see above.
+            // Longer than `rto_min` above.
             .replace("established = 1800", "established = 25000");
         let file = rig.file("proxy.toml");
         fs::write(&file, text).expect("written");

@@ -1,7 +1,7 @@
 //! What a core tells about its connections: the record of each, and the ancestors' counters.
 
 use crate::base::ids::ServerId;
-use crate::base::settings::Settings;
+use crate::base::settings::{Records, Settings};
 use crate::base::transparent_sources;
 use crate::session::connection::Connection;
 use crate::session::segment::Segment;
@@ -21,7 +21,7 @@ pub type RecordSink = Option<RecordSender>;
 /// Records in progress, by slot, and counters.
 pub struct Log {
     sink: RecordSink,
-    /// The sink gets records of connections that end.
+    /// The sink gets the records of connections that end.
     is_sent: bool,
     records: LargeSlice<Progress>,
     core: u8,
@@ -32,13 +32,9 @@ pub struct Log {
 impl Log {
     pub(crate) fn new(sink: RecordSink, settings: &Settings) -> Self {
         Log {
-            records: if sink.is_some() {
-                table(settings)
-            } else {
-                LargeSlice::of(Progress::NONE, 0)
-            },
             sink,
-            is_sent: settings.sends_records,
+            is_sent: settings.records == Records::Sent,
+            records: table(settings),
             core: settings.core,
             client: TcpCounters::default(),
             server: TcpCounters::default(),
@@ -47,12 +43,13 @@ impl Log {
 
     /// What a core with the settings `before` has to take in, if records begin to be kept or no longer are.
     pub(crate) fn for_change(settings: &Settings, before: &Settings) -> Option<LargeSlice<Progress>> {
-        (settings.records != before.records).then(|| table(settings))
+        let is_kept = |settings: &Settings| settings.records != Records::Off;
+        (is_kept(settings) != is_kept(before)).then(|| table(settings))
     }
 
-    /// Takes a change in, and leaves in it what was there. Connections that are open have no record then.
+    /// Takes a change in, and leaves in it what was there. With another table, connections that are open have no record.
     pub(crate) fn adopt(&mut self, settings: &Settings, change: &mut Option<LargeSlice<Progress>>) {
-        self.is_sent = settings.sends_records;
+        self.is_sent = settings.records == Records::Sent;
         if let Some(table) = change {
             std::mem::swap(&mut self.records, table);
         }
@@ -255,10 +252,9 @@ impl Log {
 
 /// A record in progress for each connection that there can be, if records are kept.
 fn table(settings: &Settings) -> LargeSlice<Progress> {
-    let count = if settings.records {
-        settings.capacity.connections
-    } else {
-        0
+    let count = match settings.records {
+        Records::Off => 0,
+        Records::Kept | Records::Sent => settings.capacity.connections,
     };
     LargeSlice::of(Progress::NONE, count)
 }

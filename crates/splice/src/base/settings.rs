@@ -288,6 +288,17 @@ impl ExceptionPath {
     }
 }
 
+/// What becomes of the records of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Records {
+    /// None are kept.
+    Off,
+    /// One is kept of each open connection, which tells its times.
+    Kept,
+    /// It is also sent when the connection ends.
+    Sent,
+}
+
 /// Everything that one core has to know.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -328,10 +339,8 @@ pub struct Settings {
     pub verify: Verify,
     /// Memory.
     pub capacity: Capacity,
-    /// A record is kept of each connection, from which times are told.
-    pub records: bool,
-    /// The record of a connection that has ended is sent to whoever takes records.
-    pub sends_records: bool,
+    /// What becomes of records.
+    pub records: Records,
     /// The servers for which times and legs are counted one by one.
     pub timed_servers: Vec<u16>,
     /// The legs of one connection in so many are watched; of none if that is zero.
