@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -66,46 +66,50 @@ pub(super) enum Keeps {
 /// What becomes of a sink's records, and whether it is to end.
 #[derive(Debug, Default)]
 pub(super) struct Fate {
-    written: AtomicU64,
-    lost: AtomicU64,
+    outcome: Mutex<Outcome>,
     left_out: AtomicU64,
     reopen: AtomicBool,
     begin_anew: AtomicBool,
     stop: AtomicBool,
     is_given_up: AtomicBool,
-    is_settled: AtomicBool,
     /// Names that hold from now on.
     names: Mutex<Option<Arc<NameTable>>>,
 }
 
+/// What became of records so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    written: u64,
+    lost: u64,
+    /// It is that of all records.
+    is_settled: bool,
+}
+
 impl Fate {
+    fn outcome(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn write(&self, records: u64) {
-        if !self.is_settled() {
-            self.written.fetch_add(records, Ordering::Relaxed);
+        let mut outcome = self.outcome();
+        if !outcome.is_settled {
+            outcome.written += records;
         }
     }
 
     pub(super) fn lose(&self, records: u64) {
-        if !self.is_settled() {
-            self.lost.fetch_add(records, Ordering::Relaxed);
+        let mut outcome = self.outcome();
+        if !outcome.is_settled {
+            outcome.lost += records;
         }
     }
 
     /// Of so many records handed over those that are neither written nor lost are lost. Whoever hangs in a write counts no more when
     /// it returns.
     fn settle(&self, all: u64) {
-        self.is_settled.store(true, Ordering::SeqCst);
-        let rest = all.saturating_sub(self.settled());
-        self.lost.fetch_add(rest, Ordering::Relaxed);
-    }
-
-    fn is_settled(&self) -> bool {
-        self.is_settled.load(Ordering::SeqCst)
-    }
-
-    /// Records written or lost so far.
-    fn settled(&self) -> u64 {
-        self.written.load(Ordering::Relaxed) + self.lost.load(Ordering::Relaxed)
+        let mut outcome = self.outcome();
+        outcome.is_settled = true;
+        outcome.lost = all.saturating_sub(outcome.written).max(outcome.lost);
     }
 
     /// Whether the engine ends: what cannot be written now is lost.
@@ -311,10 +315,11 @@ impl WatchedSink {
     }
 
     pub(super) fn totals(&self) -> SinkTotals {
+        let outcome = *self.fate.outcome();
         SinkTotals {
             to: self.to.clone(),
-            written: self.fate.written.load(Ordering::Relaxed),
-            lost: self.fate.lost.load(Ordering::Relaxed),
+            written: outcome.written,
+            lost: outcome.lost,
             left_out: self.fate.left_out.load(Ordering::Relaxed),
         }
     }
