@@ -45,16 +45,26 @@ impl RecordSender {
     /// Sends what `make` makes in its place of the ring, or counts it as lost if the ring is full.
     #[inline]
     pub fn send(&mut self, make: impl FnOnce() -> Ended) {
+        match self.producer.write_chunk_uninit(2) {
+            Ok(mut places) => {
+                // The reader's core has read the next place when the ring came round, and has its lines: they come back before they are
+                // written.
+                if let ([_, next], _) | ([_], [next]) = places.as_mut_slices() {
+                    e2d2::prefetch_lines_to_write(next);
+                }
+                places.fill_from_iter(std::iter::once_with(make));
+            }
+            Err(_) => self.send_last(make),
+        }
+    }
+
+    /// The same where there is room for one, or for none.
+    #[cold]
+    fn send_last(&mut self, make: impl FnOnce() -> Ended) {
         match self.producer.write_chunk_uninit(1) {
             Ok(place) => _ = place.fill_from_iter(std::iter::once_with(make)),
             // Relaxed: the count stands for itself, no other data depends on it.
             Err(_) => _ = self.lost.0.fetch_add(1, Ordering::Relaxed),
-        }
-        // The reader's core has read the next place when the ring came round, and has its lines: they come back before they are written.
-        if let Ok(mut next) = self.producer.write_chunk_uninit(1)
-            && let ([place, ..], _) = next.as_mut_slices()
-        {
-            e2d2::prefetch_lines_to_write(place);
         }
     }
 

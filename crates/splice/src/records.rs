@@ -231,8 +231,7 @@ impl Log {
             cause,
             class: class.unwrap_or(record::NO_CLASS),
         };
-        let sink = self.sink.as_mut().filter(|_| self.is_sent);
-        for sink in [sink, tap].into_iter().flatten() {
+        let send = |sink: &mut RecordSender| {
             let make = || Ended {
                 progress: record.clone(),
                 ends,
@@ -241,6 +240,12 @@ impl Log {
                 None => sink.send(make),
                 Some(legs) => sink.send_sampled(legs, make),
             }
+        };
+        if let Some(sink) = self.sink.as_mut().filter(|_| self.is_sent) {
+            send(sink);
+        }
+        if let Some(tap) = tap {
+            send(tap);
         }
         record.clear();
     }
