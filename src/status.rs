@@ -404,7 +404,7 @@ fn listeners(watch: &Watch) -> Value {
         json!({
             "name": listener.name,
             "addresses": addresses.collect::<Vec<_>>().join(" "),
-            "open": sum(|listener| listener.connections.get().saturating_sub(listener.ended.get())),
+            "open": sum(|listener| listener.connections.get().saturating_sub(listener.ended())),
             "connections": sum(|listener| listener.connections.get()),
             "bytes_to_server": sum(|listener| listener.bytes_to_server.get()),
             "bytes_to_client": sum(|listener| listener.bytes_to_client.get()),

@@ -71,7 +71,7 @@ fn every_connection_is_counted_with_its_times() {
     assert_eq!(
         [
             listener.connections.get(),
-            listener.ended.get(),
+            listener.ended(),
             pool.chosen.get(),
             listener.bytes_to_server.get(),
             listener.bytes_to_client.get(),
@@ -106,11 +106,11 @@ fn what_nobody_knows_is_not_counted() {
     only(bench.receive(&other.segment(TcpFlags::FIN, b"")));
     let tally = bench.proxy.tally();
     let listener = tally.listener(0).expect("a listener");
-    assert_eq!((listener.connections.get(), listener.ended.get()), (2, 0));
+    assert_eq!((listener.connections.get(), listener.ended()), (2, 0));
     assert_eq!(of([listener.choice()]).count(), 1);
     assert_eq!(of([listener.first_byte()]).count(), 0);
     bench.finish();
-    assert_eq!(listener.ended.get(), 2);
+    assert_eq!(listener.ended(), 2);
     assert_eq!(of([listener.duration()]).count(), 2);
 }
 

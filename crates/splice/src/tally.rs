@@ -9,7 +9,7 @@
 //!     └──────────────────────────── duration and bytes, by listener ──────────────────────────────┘
 //! ```
 //!
-//! Budget: for each connection seven counts and at most seven histograms of two stores each. Counts and sums of a listener, a pool
+//! Budget: for each connection six counts and at most seven histograms of two stores each. Counts and sums of a listener, a pool
 //! or a server have one cache line together, and each histogram adds that of a cell, which other connections use, too.
 
 mod histogram;
@@ -71,8 +71,6 @@ pub(crate) enum Of {
 pub struct ListenerTally {
     /// Connections whose client has shaken hands, or whose SYN was passed on.
     pub connections: Count,
-    /// Those of them that are over.
-    pub ended: Count,
     /// Payload bytes of those that are over, each sequence number once.
     pub bytes_to_server: Count,
     /// The same from the servers.
@@ -90,9 +88,14 @@ pub struct ListenerTally {
     bytes: Cells,
 }
 
-const _: () = assert!(std::mem::offset_of!(ListenerTally, by_default) == 64, "a cache line");
+const _: () = assert!(std::mem::offset_of!(ListenerTally, handshake) == 64, "a cache line");
 
 impl ListenerTally {
+    /// Connections that are over: each of them is in the histogram of bytes.
+    pub fn ended(&self) -> u64 {
+        self.bytes.total()
+    }
+
     /// From a SYN-ACK of ours to the client's ACK of it, to the millisecond that its timestamp has (RFC 7323 5.4), or from a
     /// server's SYN-ACK that was passed on, where records are kept; of other clients nobody knows.
     pub fn handshake(&self) -> Histogram<'_> {
@@ -375,7 +378,6 @@ impl Tally {
         let Some(listener) = self.listeners.get(usize::from(listener)) else {
             return;
         };
-        listener.ended.add(1);
         listener.bytes_to_server.add(bytes.0);
         listener.bytes_to_client.add(bytes.1);
         listener.bytes.count(bytes.0.wrapping_add(bytes.1));
@@ -421,7 +423,7 @@ mod tests {
         tally.note_end(1, (1, 1), Some(time));
         let (listener, pool) = (&*tally.listeners[0], &*tally.pools[0]);
         assert_eq!(
-            (listener.connections.get(), listener.ended.get(), pool.chosen.get()),
+            (listener.connections.get(), listener.ended(), pool.chosen.get()),
             (0, 0, 1)
         );
         assert_eq!((tally.rules[0].chosen.get(), listener.by_default.get()), (1, 1));

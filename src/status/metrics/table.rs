@@ -314,7 +314,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Connections of a listener now",
         ),
         |seen, values| {
-            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended.get());
+            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended());
             of_listeners(seen, open).for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
         },
     ),

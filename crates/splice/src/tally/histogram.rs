@@ -32,8 +32,12 @@ impl Cells {
     /// Counts a number whose sum is known from other counts.
     #[inline]
     pub(super) fn count(&self, value: u64) {
-        let [.., last] = &self.0;
-        self.0.get(cell_of(value)).unwrap_or(last).add(1);
+        self.0[cell_of(value).min(CELLS - 1)].add(1);
+    }
+
+    /// How many numbers were counted.
+    pub(super) fn total(&self) -> u64 {
+        self.0.iter().map(Count::get).sum()
     }
 
     /// With the sum of what was counted.
@@ -130,12 +134,10 @@ impl Distribution {
 /// The cell of a number, if there were as many as that takes.
 #[inline]
 fn cell_of(value: u64) -> usize {
-    let Some(log) = value.checked_ilog2().filter(|log| *log >= FINE_BITS) else {
-        return value as usize;
-    };
-    let fine = value >> (log - FINE_BITS);
-    // `fine` has its highest bit set, which counts as one power of two.
-    ((u64::from(log - FINE_BITS) << FINE_BITS) + fine) as usize
+    // Without a branch, which nobody could foretell: numbers below four are shifted by nothing.
+    let shift = (value | 1 << FINE_BITS).ilog2() - FINE_BITS;
+    // From four on what is left has its highest bit set, which counts as one power of two.
+    (u64::from(shift << FINE_BITS) + (value >> shift)) as usize
 }
 
 /// What is nearest to all numbers of a cell, in proportion: as far above its least as below its end.
