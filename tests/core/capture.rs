@@ -250,7 +250,7 @@ fn only_what_is_chosen_is_captured() {
 #[test]
 fn connections_that_were_there_before_are_captured_from_then_on() {
     let mut bench = Bench::new();
-    let (mut client, _) = spliced(&mut bench, 1024);
+    let (mut client, server) = spliced(&mut bench, 1024);
     let choice = Choice {
         server: Some(ServerId(0)),
         ..Choice::default()
@@ -262,11 +262,15 @@ fn connections_that_were_there_before_are_captured_from_then_on() {
     bench.proxy.choose_open(&mut places);
     assert!(places.is_empty());
     only(client.send(&mut bench, b"after"));
+    only(bench.receive(&server.segment(TcpFlags::ACK, b"answer")));
     let groups = groups(&mut reader);
-    assert_eq!(
-        (groups[0].kinds(), groups[0].done().wanted),
-        (vec![FROM_CLIENT, FrameKind::Passed], Wanted::Yes)
-    );
+    for (group, from) in groups.iter().zip([FROM_CLIENT, FROM_SERVER]) {
+        assert_eq!(
+            (group.kinds(), group.done().wanted),
+            (vec![from, FrameKind::Passed], Wanted::Yes)
+        );
+    }
+    assert_eq!(groups.len(), 2);
     drop(bench.proxy.swap_tap(None));
     bench.finish();
     bench.assert_all_returned();
@@ -326,10 +330,17 @@ fn one_of_many_is_captured_whole_or_not_at_all() {
     let mut reader = capture(&mut bench, choice, HEADERS);
     let (mut chosen, all) = (0, 300);
     for port in 0..all {
-        spliced(&mut bench, 1024 + port);
-        let groups = groups(&mut reader);
-        assert!(groups.is_empty() || groups.len() == 5, "{groups:?}");
-        chosen += u16::from(!groups.is_empty());
+        let (mut client, mut server) = spliced(&mut bench, 1024 + port);
+        let begun = groups(&mut reader);
+        assert!(begun.is_empty() || begun.len() == 5, "{begun:?}");
+        let is_chosen = !begun.is_empty();
+        chosen += u16::from(is_chosen);
+        // Both legs, and also where they rest.
+        close(&mut bench, &mut client, &mut server);
+        groups(&mut reader);
+        let late = [client.segment(TcpFlags::ACK, b""), server.segment(TcpFlags::ACK, b"")];
+        late.iter().for_each(|segment| _ = only(bench.receive(segment)));
+        assert_eq!(groups(&mut reader).len(), if is_chosen { 2 } else { 0 });
     }
     assert!((10..=60).contains(&chosen), "{chosen} of {all}");
     drop(bench.proxy.swap_tap(None));

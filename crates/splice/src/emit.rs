@@ -3,7 +3,7 @@
 use crate::base::drop_reason::DropReason;
 use crate::base::output::Output;
 use crate::base::path::Path;
-use crate::capture::{FrameKind, Stepped, Tap};
+use crate::capture::{FrameKind, Sieve, Stepped, Tap};
 use crate::session::action::Action;
 use crate::session::event::Event;
 use crate::session::numbers::Control;
@@ -20,13 +20,24 @@ pub(crate) struct Emitter<P> {
     pub(crate) drops: Counters<DropReason>,
     /// Nothing while nobody captures.
     pub(crate) tap: Option<Box<Tap>>,
-    /// Nothing of what is dealt with is captured, or all of it is lost: the tap is not told what is sent or dropped.
-    pub(crate) is_quiet: bool,
+    /// How much of what is dealt with the tap is told.
+    pub(crate) telling: Telling,
     /// Frames that were sent.
     pub(crate) sent: u64,
     /// Frames that came for no listener, and those that were sent for them: no capture is of these.
     pub(crate) without_listener: u64,
     ip_id: u16,
+}
+
+/// How much of what is dealt with a tap is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// What is sent and dropped, too.
+    All,
+    /// What becomes of connections: what is sent and dropped for them is lost.
+    Connections,
+    /// There is no tap, or no connection that is dealt with is captured.
+    Nothing,
 }
 
 impl<P: BufferPool> Emitter<P> {
@@ -35,21 +46,36 @@ impl<P: BufferPool> Emitter<P> {
             pool,
             drops: Counters::default(),
             tap: None,
-            is_quiet: true,
+            telling: Telling::Nothing,
             sent: 0,
             without_listener: 0,
             ip_id: 0,
         }
     }
 
+    /// What tells of most segments that they are not captured.
+    #[inline]
+    pub(crate) fn sieve(&self) -> Sieve {
+        self.tap.as_ref().map_or(Sieve::NOTHING, |tap| tap.sieve())
+    }
+
     /// Counts one that is dropped.
     #[inline]
     pub(crate) fn dropped(&mut self, reason: DropReason) {
         self.drops.add(reason, 1);
-        if !self.is_quiet
+        if self.telling == Telling::All
             && let Some(tap) = &mut self.tap
         {
             tap.note_drop(reason);
+        }
+    }
+
+    /// The tap, if it is told of the connections that are dealt with.
+    #[inline]
+    pub(crate) fn concerned_tap(&mut self) -> Option<&mut Tap> {
+        match self.telling {
+            Telling::Nothing => None,
+            Telling::All | Telling::Connections => self.tap.as_deref_mut(),
         }
     }
 
@@ -58,15 +84,15 @@ impl<P: BufferPool> Emitter<P> {
         self.without_listener += 1 + (self.sent - sent_before);
     }
 
-    /// A connection is made by a segment to this listener.
+    /// A connection is made by a segment to this listener. Returns whether it is captured.
     #[inline]
-    pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) {
-        if let Some(tap) = &mut self.tap
-            && tap.note_made(slot, (by.key.remote, listener), by.hash)
-            && !tap.is_shut()
-        {
-            self.is_quiet = false;
+    pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) -> bool {
+        let Some(tap) = &mut self.tap else { return false };
+        let is_captured = tap.note_made(slot, (by.key.remote, listener), by.hash);
+        if is_captured && !tap.is_shut() {
+            self.telling = Telling::All;
         }
+        is_captured
     }
 
     /// The segment of a resting connection's client that is dealt with begins another, or is meant to.
@@ -123,7 +149,7 @@ impl<P: BufferPool> Emitter<P> {
     #[inline(always)]
     fn show(&mut self, kind: FrameKind, port: PortId, frame: &[u8]) {
         self.sent += 1;
-        if !self.is_quiet
+        if self.telling == Telling::All
             && let Some(tap) = &mut self.tap
         {
             tap.note_sent(kind, port, frame);

@@ -92,6 +92,23 @@ impl WatchedLegs {
         self.sample = NonZeroU32::new(one_in).map(|one_in| (u32::MAX / one_in, one_in));
     }
 
+    /// Asks the processor for the places that the connection in `slot` may have.
+    #[inline]
+    pub(crate) fn prefetch_places(&self, slot: u32) {
+        if let Some(owners) = self.owners.get(self.row_of(slot)) {
+            e2d2::prefetch(owners);
+        }
+    }
+
+    /// When they have come, for its entry, or for the one that it will have.
+    #[cold]
+    pub(crate) fn prefetch_entry(&self, slot: u32) {
+        let place = self.place_of(slot, slot).or_else(|| self.place_of(NOBODY, slot));
+        if let Some(entry) = place.and_then(|place| self.entries.get(place)) {
+            e2d2::prefetch_lines(entry);
+        }
+    }
+
     /// Whether a connection with this initial sequence number of ours is one of the sample.
     #[inline]
     pub(crate) fn is_drawn(&self, iss: SeqNum) -> bool {
@@ -208,9 +225,13 @@ impl WatchedLegs {
 
     /// Where `owner` stands among the places that the connection in `slot` may have.
     fn place_of(&self, owner: u32, slot: u32) -> Option<usize> {
-        let row = slot as usize & self.owners.len().wrapping_sub(1);
+        let row = self.row_of(slot);
         let way = self.owners.get(row)?.iter().position(|of| *of == owner)?;
         Some(row * WAYS + way)
+    }
+
+    fn row_of(&self, slot: u32) -> usize {
+        slot as usize & self.owners.len().wrapping_sub(1)
     }
 
     fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry> {

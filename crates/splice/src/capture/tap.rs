@@ -1,6 +1,6 @@
 //! The core's end of a capture: which connection is being dealt with, and what of it is copied.
 
-use super::bits::{Bits, Classes};
+use super::bits::Bits;
 use super::group::{Group, Interrupted, Whose};
 use super::rings::Rings;
 use super::sieve::Sieve;
@@ -77,12 +77,7 @@ impl Tap {
     #[inline]
     pub(crate) fn sieve(&self) -> Sieve {
         Sieve {
-            open: if self.is_all {
-                Classes::ALL
-            } else {
-                self.chosen.classes()
-            },
-            resting: self.resting.classes(),
+            is_all: self.is_all,
             most_drawn: self.most_drawn,
         }
     }
@@ -153,20 +148,22 @@ impl Tap {
     }
 
     /// Captures a connection from now on that was there before, if it is one of those, or may become one: another server may be called
-    /// as long as none has accepted, and a rule may choose one as long as none is called. Which rule has chosen is not known.
+    /// as long as none has accepted, and a rule may choose one as long as none is called. Which rule has chosen is not known. Returns
+    /// whether it is.
     pub(crate) fn choose_open(
         &mut self,
         slot: u32,
         (client, listener): (u128, u16),
         (server, is_spliced): (Option<ServerId>, bool),
         hash: u64,
-    ) {
+    ) -> bool {
         let is_called = self.choice.server.is_none_or(|wanted| server == Some(wanted));
         let is_wanted = is_called && self.choice.rule.is_none();
         let may_become = !is_spliced && (self.choice.rule.is_none() || server.is_none());
         let is_chosen = self.may_want(client, listener, hash) && (is_wanted || may_become);
         self.choose(slot, is_chosen);
         self.wanted.set(slot, is_chosen && is_wanted);
+        is_chosen
     }
 
     /// A rule has chosen the pool of a connection's server, or none has.
@@ -420,13 +417,15 @@ impl Tap {
         has_group.then_some(&mut self.rings.records)
     }
 
-    /// The connection in `slot` is over, and rests in the place `resting` if it was spliced.
+    /// The connection in `slot`, which is captured if `may_be` and if it was chosen, is over and rests in the place `resting`. Returns
+    /// whether it is one of those that are wanted.
     #[inline]
-    pub(crate) fn note_rest(&mut self, slot: u32, resting: u32) {
-        let is_wanted = self.has(slot) && self.is_wanted(slot);
+    pub(crate) fn note_rest(&mut self, slot: u32, resting: u32, may_be: bool) -> bool {
+        let is_wanted = may_be && self.has(slot) && self.is_wanted(slot);
         if is_wanted != self.resting.has(resting) {
             self.resting.set(resting, is_wanted);
         }
+        is_wanted
     }
 
     /// Ends the group.

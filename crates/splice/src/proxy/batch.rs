@@ -6,11 +6,12 @@ use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::Verify;
 use crate::base::stage::WorkStage;
+use crate::emit::Telling;
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
 use crate::session::segment::{self, Segment};
 use crate::session::state::State;
-use crate::session::table::FlowRef;
+use crate::session::table::{FlowRef, Mark};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, ChecksumStatus, PacketBuffer};
@@ -37,11 +38,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         }
         out.enter(WorkStage::LookUp);
-        if let Some(tap) = &self.rooms.emit.tap {
-            return self.handle_tapped(tap.sieve(), &mut buffers, &mut segments, out);
+        if self.ask_ahead(&mut segments) && self.is_one_captured(&segments) {
+            return self.handle_tapped(&mut buffers, &mut segments, out);
         }
-        self.ask_ahead(&mut segments, |_| 0);
+        let telling = std::mem::replace(&mut self.rooms.emit.telling, Telling::Nothing);
         self.handle_each(&mut buffers, &mut segments, out);
+        self.rooms.emit.telling = telling;
     }
 
     /// Deals with segments of which a capture need not know one by one.
@@ -61,20 +63,26 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Asks for the connections of a batch and what stands beside them, and notes where they are. Returns what `is_it` says of them,
-    /// joined by or.
+    /// Asks for the connections of a batch and what stands beside them, and notes where they are. Returns whether one of them may be
+    /// captured.
     #[inline(always)]
-    pub(super) fn ask_ahead(&mut self, segments: &mut [Segment], is_it: impl Fn(&Segment) -> u64) -> u64 {
+    fn ask_ahead(&mut self, segments: &mut [Segment]) -> bool {
+        let sieve = self.rooms.emit.sieve();
         let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
-        let (mut strangers, mut is_any) = (0, 0);
+        let mut watched: ArrayVec<u32, BURST> = ArrayVec::new();
+        let (mut strangers, mut may_be) = (0, false);
         for segment in &mut *segments {
             segment.guess = self.rooms.flows.guess(segment.hash);
-            is_any |= is_it(segment);
+            may_be |= sieve.may_have(segment);
             match segment.guess {
                 Some(flow) if flow.is_time_wait() => {}
                 Some(flow) => {
                     self.connections.prefetch(flow.slot());
                     self.rooms.records.prefetch(flow.slot());
+                    if flow.has(Mark::Watched) {
+                        self.rooms.legs.prefetch_places(flow.slot());
+                        watched.push(flow.slot());
+                    }
                     if flow.side() == Side::Client && segment.payload_len() > 0 {
                         self.rooms.timers.prefetch(flow.slot());
                         may_call.push(flow.slot());
@@ -97,6 +105,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if strangers > 0 && self.rooms.selector.looks_ahead() {
             self.look_strangers_up(segments);
         }
+        for slot in watched {
+            self.rooms.legs.prefetch_entry(slot);
+        }
         for slot in may_call {
             // Payload ends the wait for it: the timer is set to an earlier time, and may have stood among others for long.
             if self
@@ -107,7 +118,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.timers.prefetch_neighbours(slot);
             }
         }
-        is_any
+        may_be
     }
 
     /// Has the selector look up whom it will be asked about.

@@ -3,12 +3,13 @@
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
-use crate::capture::{Facts, Interrupted, Sieve, Tap, Whose};
+use crate::capture::{Facts, Interrupted, Tap, Whose};
+use crate::emit::Telling;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::connection::Connection;
 use crate::session::phase::Phase;
 use crate::session::segment::Segment;
-use crate::session::table::FlowRef;
+use crate::session::table::{FlowRef, Mark};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -24,7 +25,10 @@ const CHOSEN_PER_ROUND: usize = super::visit::LOOKED_AT_PER_ROUND;
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Goes on with another tap, or none, and returns the one before.
     pub fn swap_tap(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
-        self.rooms.emit.is_quiet = tap.is_none();
+        self.rooms.emit.telling = match tap {
+            None => Telling::Nothing,
+            Some(_) => Telling::All,
+        };
         std::mem::replace(&mut self.rooms.emit.tap, tap)
     }
 
@@ -35,32 +39,36 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             // Those that have begun since the tap is there have been chosen, or not.
             if let Some(connection) = self.connections.get(slot).filter(|_| !tap.has(slot)) {
                 let ends = &connection.ends;
-                let key = ends.key(&self.rooms.settings, &self.rooms.borrowed, Side::Client);
-                let hash = key.map_or(0, |key| self.rooms.flows.hash(&key));
+                let key = |side| ends.key(&self.rooms.settings, &self.rooms.borrowed, side);
+                let hash = key(Side::Client).map_or(0, |key| self.rooms.flows.hash(&key));
                 let of = (ends.client_address(), connection.listener);
                 let called = (ends.leg.map(|leg| leg.server), connection.spliced().is_some());
-                tap.choose_open(slot, of, called, hash);
+                if tap.choose_open(slot, of, called, hash) {
+                    self.rooms.flows.mark(hash, FlowRef::client(slot), Mark::Captured);
+                    if let Some(key) = key(Side::Server) {
+                        let hash = self.rooms.flows.hash(&key);
+                        self.rooms.flows.mark(hash, FlowRef::server(slot), Mark::Captured);
+                    }
+                }
             }
         }
     }
 
-    /// Deals with a batch under a capture, of which `sieve` leaves most segments out: each frame of a captured connection begins a
-    /// group, unless the whole batch is lost.
+    /// Whether one of these segments is captured, for what the flow table said of it when it was read.
+    #[inline(never)]
+    pub(super) fn is_one_captured(&self, segments: &[Segment]) -> bool {
+        (segments.iter()).any(|segment| self.is_captured(segment.guess, segment))
+    }
+
+    /// Deals with a batch of which something is captured: each frame of a captured connection begins a group, unless the whole batch
+    /// is lost.
     #[inline(never)]
     pub(super) fn handle_tapped(
         &mut self,
-        sieve: Sieve,
         buffers: &mut ArrayVec<P::Buffer, BURST>,
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        let may_be = self.ask_ahead(segments, |segment| sieve.may_have(segment)) & 1 == 1;
-        if !may_be || !(segments.iter()).any(|segment| self.is_captured(segment.guess, segment)) {
-            self.rooms.emit.is_quiet = true;
-            self.handle_each(buffers, segments, out);
-            self.rooms.emit.is_quiet = false;
-            return;
-        }
         let now = self.rooms.now;
         let is_shut = self.rooms.emit.tap.as_mut().is_some_and(|tap| tap.begin_batch(now));
         if is_shut && self.rooms.emit.tap.as_ref().is_some_and(|tap| tap.has_all()) {
@@ -107,11 +115,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let (sent, without_listener) = (self.rooms.emit.sent, self.rooms.emit.without_listener);
-        self.rooms.emit.is_quiet = true;
+        self.rooms.emit.telling = Telling::Connections;
         let frames = segments.len() as u64;
         self.handle_each(buffers, segments, out);
         let emit = &mut self.rooms.emit;
-        emit.is_quiet = false;
+        emit.telling = Telling::All;
         let frames = frames + (emit.sent - sent) - (emit.without_listener - without_listener);
         self.lose(frames);
     }
@@ -136,7 +144,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.handle_found(found, incoming, out);
         }
         let Incoming { segment, buffer } = &incoming;
-        self.rooms.emit.is_quiet = false;
+        self.rooms.emit.telling = Telling::All;
         self.open_group(found, segment.hash, (segment.device, buffer.data()));
         self.handle_found(found, incoming, out);
         self.end_group(found);
@@ -157,7 +165,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.emit.note_no_listener(self.rooms.emit.sent);
             }
         } else if is_captured {
-            self.rooms.emit.is_quiet = false;
+            self.rooms.emit.telling = Telling::All;
             self.open_group(found, segment.hash, (segment.device, frame));
             self.rooms.emit.dropped(reason);
             self.end_group(found);
@@ -308,10 +316,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             flows,
             ..
         } = &mut self.rooms;
-        emit.is_quiet = false;
         let Some(tap) = &mut emit.tap else {
             return (Interrupted::Nothing, false);
         };
+        emit.telling = Telling::All;
         let connection = self.connections.get(slot);
         let key = || connection.and_then(|connection| connection.ends.key(settings, borrowed, Side::Client));
         let interrupted = tap.enter(slot, *now, || key().map_or(0, |key| flows.hash(&key)));

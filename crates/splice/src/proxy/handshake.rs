@@ -25,7 +25,7 @@ use crate::session::phase::Phase;
 use crate::session::segment::{Returned, Segment};
 use crate::session::state::{ClientSide, State};
 use crate::session::step::{Step, step};
-use crate::session::table::FlowRef;
+use crate::session::table::{FlowRef, Mark};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
@@ -184,6 +184,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         };
         let (client, shook_hands_in) = self.rooms.new_opening(listener, opened, &incoming);
+        let is_watched = self.rooms.legs.is_drawn(client.iss);
         let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
@@ -192,7 +193,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.rooms.count_out(listener, counted);
             return self.rooms.emit.dropped(DropReason::TableFull);
         };
-        if let Err(refusal) = self.rooms.flows.insert(segment.hash, FlowRef::client(slot)) {
+        let flow = FlowRef::client(slot).marked_if(is_watched, Mark::Watched);
+        if let Err(refusal) = self.rooms.flows.insert(segment.hash, flow) {
             self.connections.remove(slot);
             self.rooms.count_out(listener, counted);
             return self.rooms.emit.dropped(refusal.into());
@@ -206,7 +208,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if let Some(ms) = shook_hands_in {
             self.rooms.tally.note_handshake(listener, u64::from(ms) * 1_000);
         }
-        self.rooms.emit.note_made(slot, segment, listener);
+        if self.rooms.emit.note_made(slot, segment, listener) {
+            self.rooms.flows.mark(segment.hash, FlowRef::client(slot), Mark::Captured);
+        }
         self.await_first_bytes(slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {

@@ -21,6 +21,16 @@ use netfcts::leg::is_mapped;
 use netfcts::{FourTuple, Side};
 use wide::u16x8;
 
+/// What is to be known of a flow before its connection is looked at. Where it turns out not to be so, nothing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mark {
+    /// It may be captured: the tap is to be asked.
+    Captured = 1 << 29,
+    /// Its legs may be watched.
+    Watched = 1 << 28,
+}
+
 /// What an entry points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowRef(u32);
@@ -28,9 +38,10 @@ pub struct FlowRef(u32);
 impl FlowRef {
     const SERVER_LEG: u32 = 1 << 31;
     const TIME_WAIT: u32 = 1 << 30;
+    const MARKS: u32 = Mark::Captured as u32 | Mark::Watched as u32;
 
     /// The number of slots that can be told apart.
-    pub const MAX_SLOTS: usize = 1 << 30;
+    pub const MAX_SLOTS: usize = 1 << 28;
 
     /// The client leg of a live connection.
     pub const fn client(slot: u32) -> Self {
@@ -45,6 +56,24 @@ impl FlowRef {
     /// The same leg of a connection in TIME-WAIT.
     pub const fn in_time_wait(self, slot: u32) -> Self {
         FlowRef(self.0 & Self::SERVER_LEG | Self::TIME_WAIT | slot)
+    }
+
+    /// The same flow with this mark if `is_marked`.
+    #[inline]
+    pub const fn marked_if(self, is_marked: bool, mark: Mark) -> Self {
+        FlowRef(self.0 | if is_marked { mark as u32 } else { 0 })
+    }
+
+    /// True if it has this mark.
+    #[inline]
+    pub const fn has(self, mark: Mark) -> bool {
+        self.0 & mark as u32 != 0
+    }
+
+    /// True if both are the same flow, whatever their marks.
+    #[inline]
+    const fn is_same(self, other: FlowRef) -> bool {
+        (self.0 ^ other.0) & !Self::MARKS == 0
     }
 
     /// True for the server leg.
@@ -69,7 +98,7 @@ impl FlowRef {
 
     /// The index of the connection, or of the TIME-WAIT entry.
     pub const fn slot(self) -> u32 {
-        self.0 & !(Self::SERVER_LEG | Self::TIME_WAIT)
+        self.0 & !(Self::SERVER_LEG | Self::TIME_WAIT | Self::MARKS)
     }
 }
 
@@ -131,7 +160,7 @@ impl Line {
     /// The place of `flow`, if it is here.
     #[inline]
     fn place_of(&self, tag: u16, flow: FlowRef) -> Option<usize> {
-        self.matching(tag).find(|&place| self.flows[place] == flow)
+        self.matching(tag).find(|&place| self.flows[place].is_same(flow))
     }
 }
 
@@ -286,6 +315,18 @@ impl FlowTable {
         }
     }
 
+    /// Gives `flow` one more mark. Returns false if it is not there.
+    pub fn mark(&mut self, hash: u64, flow: FlowRef, mark: Mark) -> bool {
+        match self.position(hash, flow) {
+            Some((at, place)) => {
+                let flow = &mut self.lines[at].flows[place];
+                *flow = flow.marked_if(true, mark);
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Takes `flow` out. Returns false if it was not there.
     pub fn remove(&mut self, hash: u64, flow: FlowRef) -> bool {
         let Some((at, place)) = self.position(hash, flow) else {
@@ -403,5 +444,27 @@ mod tests {
         let closed = flow.in_time_wait(78);
         assert!(closed.is_server_leg() && closed.is_time_wait());
         assert_eq!((flow.slot(), closed.slot()), (77, 78));
+    }
+
+    #[test]
+    fn a_flow_is_the_same_with_a_mark_until_it_is_another() {
+        let mut table = FlowTable::new(8, [1, 2]);
+        let (hash, flow) = (table.hash(&key(7)), FlowRef::server(7));
+        assert!(!table.mark(hash, flow, Mark::Captured), "it is not there");
+        table
+            .insert(hash, flow.marked_if(true, Mark::Watched))
+            .expect("room");
+        let marks = |table: &FlowTable| {
+            let found = table.find(hash, |found| found.slot() == 7).expect("it is there");
+            assert!(found.is_server_leg() && !found.is_time_wait());
+            [Mark::Watched, Mark::Captured].map(|mark| found.has(mark))
+        };
+        assert_eq!(marks(&table), [true, false]);
+        assert!(table.mark(hash, flow, Mark::Captured) && table.mark(hash, flow, Mark::Captured));
+        assert_eq!(marks(&table), [true, true]);
+        let resting = flow.marked_if(true, Mark::Watched).in_time_wait(3);
+        assert!(table.replace(hash, flow, resting));
+        assert_eq!(table.guess(hash), Some(FlowRef::server(0).in_time_wait(3)));
+        assert!(table.mark(hash, resting, Mark::Captured) && table.remove(hash, resting) && table.is_empty());
     }
 }

@@ -22,7 +22,7 @@ use crate::session::event::{Event, FinChange};
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
 use crate::session::state::{Call, ClientSide, ServerSide, State};
-use crate::session::table::{FlowRef, NoPlace};
+use crate::session::table::{FlowRef, Mark, NoPlace};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::counters::TcpCounter;
@@ -85,7 +85,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 }
                 Some(Ok(())) => {
                     self.records.tried_server(slot);
-                    if let Some(tap) = &mut self.emit.tap {
+                    if let Some(tap) = self.emit.concerned_tap() {
                         tap.note_call(slot, server);
                     }
                     self.records
@@ -117,7 +117,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if taken.early {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
-        let tsval = connection.state.client()?.tsval;
+        let client = connection.state.client()?;
+        let tsval = client.tsval;
+        let is_watched = self.legs.is_drawn(client.iss);
         connection.ends.leg = Some(ServerLeg {
             server,
             local_address,
@@ -142,7 +144,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // Until the port is given back: see `release_port`.
         self.upstream.note_open(server, self.now);
         self.free_key(hash, &key);
-        if let Err(refusal) = self.flows.insert(hash, FlowRef::server(slot)) {
+        let is_captured = self.emit.concerned_tap().is_some_and(|tap| tap.has(slot));
+        let flow = FlowRef::server(slot).marked_if(is_captured, Mark::Captured);
+        if let Err(refusal) = self.flows.insert(hash, flow.marked_if(is_watched, Mark::Watched)) {
             return Some(Err(refusal));
         }
         if let Some(pool) = pool {

@@ -9,6 +9,7 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
+use crate::emit::Telling;
 use crate::proxy::{Incoming, Rooms};
 use crate::session::action::Action;
 use crate::session::connection::{Connection, Spliced};
@@ -17,7 +18,7 @@ use crate::session::event::Event;
 use crate::session::phase::Phase;
 use crate::session::state::State;
 use crate::session::step::{Step, step};
-use crate::session::table::FlowRef;
+use crate::session::table::{FlowRef, Mark};
 use crate::time_wait::{Late, TimeWaitEntry};
 use e2d2::buffer::BufferPool;
 use e2d2::wire::tcp::TcpFlags;
@@ -51,7 +52,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.tally.note_end(connection.listener, bytes, lasted);
         let class = self.admission.quotas.class(slot);
         let end = (cause, local_port, scene.given_up, class);
-        let tap = self.emit.tap.as_mut().and_then(|tap| tap.records(slot));
+        let tap = self.emit.concerned_tap().and_then(|tap| tap.records(slot));
         let legs = connection.is_watched().then(|| self.legs.end(slot)).flatten();
         self.records.end(slot, connection, (end, legs.as_ref()), self.now, tap);
         if let State::Spliced(spliced) = connection.state {
@@ -83,12 +84,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         else {
             return;
         };
-        if let Some(tap) = &mut self.emit.tap {
-            tap.note_rest(slot, resting);
-        }
+        let may_be = self.emit.telling != Telling::Nothing;
+        let is_captured = (self.emit.tap.as_mut()).is_some_and(|tap| tap.note_rest(slot, resting, may_be));
         let [client, server] = hashes;
         for (hash, flow) in [(client, FlowRef::client(slot)), (server, FlowRef::server(slot))] {
-            self.flows.replace(hash, flow, flow.in_time_wait(resting));
+            let rested = flow.in_time_wait(resting).marked_if(is_captured, Mark::Captured);
+            self.flows.replace(hash, flow, rested);
         }
     }
 

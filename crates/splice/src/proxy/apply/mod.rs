@@ -23,6 +23,7 @@ use crate::base::drop_reason::DropReason;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::output::{NextHops, Output};
 use crate::base::stage::WorkStage;
+use crate::emit::Telling;
 use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::session::action::{Action, Ask};
 use crate::session::connection::Connection;
@@ -121,10 +122,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.rooms.emit.is_quiet {
-            self.take_steps(slot, event, false, scene, out);
-        } else {
+        if self.rooms.emit.telling == Telling::All {
             self.drive(slot, event, scene, out);
+        } else {
+            self.take_steps(slot, event, false, scene, out);
         }
     }
 

@@ -191,7 +191,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         .with_peer(peer);
         let mut selection = self.selector.select(&payload);
         let rule = self.rule();
-        if let Some(tap) = &mut self.emit.tap
+        if let Some(tap) = self.emit.concerned_tap()
             && matches!(selection, Selection::Server(_) | Selection::Pool(_))
         {
             tap.note_rule(slot, rule);
