@@ -1,9 +1,10 @@
 //! `./build.sh bench capture`: what a capture costs the core that is captured.
 //!
 //! One proxy takes turns with itself: with a capture of one connection in 10 000 and with none; with a capture of every frame whose
-//! reader takes a tenth of what it could, or nothing before the end, and with none. For what a capture leaves behind it takes turns with
-//! a proxy that is never captured, before the first capture and after some, and compares the two ratios. The capture goes over the
-//! control socket, as the engine's does, to a reader on another CPU, which counts the frames that the file reports as lost.
+//! reader takes a tenth of what it could, or nothing before the end, and with none. For what a capture leaves behind proxies are opened
+//! anew, and each is compared with itself, before and after a capture or a pause as long: two proxies differ by more than that is. The
+//! capture goes over the control socket, as the engine's does, to a reader on another CPU, which counts the frames that the file reports
+//! as lost.
 //!
 //! What a core pays for being able to be captured is the difference to a build without: pairs of `bench cps`.
 
@@ -31,6 +32,12 @@ pub(crate) struct Arguments {
 /// How long a proxy runs before each turn that is measured. When a capture begins the core goes through its open connections, once; before
 /// a turn without one it has stood still until the reader was done.
 const BEGINNING: Duration = Duration::from_millis(20);
+
+/// Proxies that are captured once, and as many that are not, for what a capture leaves behind.
+const OPENED_ANEW: u32 = 20;
+
+/// How long that capture is, or the pause in its place.
+const ONCE: Duration = Duration::from_millis(50);
 
 /// Names are those of the JSON. Percents are of the busy cycles of a connection.
 #[derive(Default, Serialize)]
@@ -71,17 +78,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         ..Conditions::new(settings)
     };
     let mut inline = host.open_warm('a', &conditions)?;
-    let mut untouched = host.open_warm('b', &conditions)?;
     let watch = inline.device.watch().ok_or("a proxy that shows nothing")?;
     reader.look_at(watch.clone())?;
     let mut bench = Bench {
         inline: &mut inline,
-        untouched: &mut untouched,
         reader: &reader,
         length: settings.length,
         files: File::default(),
     };
     let costs = Costs::measure(&mut bench, arguments.turns.pairs)?;
+    let once = LeftBehind::measure(&host, &conditions, &reader, arguments.turns.pairs)?;
     let files = std::mem::take(&mut bench.files);
     let lost_counted = watch.captured().lost;
     let report = inline.result(&settings, &Measured::default());
@@ -93,6 +99,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     ];
     let mut invalid_because = costs.sampled.reasons_against(counts);
     invalid_because.extend(costs.slow.reasons_against([]));
+    invalid_because.extend(
+        once.captured
+            .reasons_against([("failed when captured once", once.failed)]),
+    );
     let result = CaptureResult {
         lost_counted,
         lost_written: files.lost,
@@ -103,6 +113,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         failed: report.failed,
         valid: invalid_because.is_empty(),
         invalid_because,
+        off_percent: percent(once.captured.ratio / once.paused.ratio),
+        off_interval: [0, 1].map(|end| percent(once.captured.interval[end] / once.paused.interval[1 - end])),
         ..costs.told()
     };
     tell(&result);
@@ -112,10 +124,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 
 /// Pairs of turns of each kind.
 struct Costs {
-    before: Pairs,
     sampled: Pairs,
     stalled: Pairs,
-    after: Pairs,
     fast: Pairs,
     slow: Pairs,
 }
@@ -123,10 +133,8 @@ struct Costs {
 impl Costs {
     fn measure(bench: &mut Bench<'_>, pairs: u32) -> Result<Costs, BoxError> {
         Ok(Costs {
-            before: bench.beside_untouched(pairs),
             sampled: bench.pairs(pairs, "sample=1/10000", Pace::Fast)?,
             stalled: bench.pairs(pairs, "", Pace::Stalled)?,
-            after: bench.beside_untouched(pairs),
             fast: bench.pairs(pairs, "", Pace::Fast)?,
             slow: bench.pairs(pairs, "", Pace::Tenth)?,
         })
@@ -134,11 +142,7 @@ impl Costs {
 
     /// What they say, without what was counted.
     fn told(&self) -> CaptureResult {
-        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
-        let [first, last] = [&self.before, &self.after].map(|pairs| pairs.interval);
         CaptureResult {
-            off_percent: percent(self.after.ratio / self.before.ratio),
-            off_interval: [percent(last[0] / first[1]), percent(last[1] / first[0])],
             sampled_percent: percent(self.sampled.ratio),
             sampled_interval: self.sampled.interval.map(percent),
             slow_reader_workers_percent: percent(self.slow.ratio),
@@ -149,6 +153,52 @@ impl Costs {
             ..CaptureResult::default()
         }
     }
+}
+
+/// Turns of proxies opened anew, those behind a capture or a pause by those before it.
+struct LeftBehind {
+    captured: Pairs,
+    paused: Pairs,
+    failed: u64,
+}
+
+impl LeftBehind {
+    fn measure(host: &Host, conditions: &Conditions, reader: &Reader, pairs: u32) -> Result<LeftBehind, BoxError> {
+        let mut turns: [Vec<(Turn, Turn)>; 2] = [Vec::new(), Vec::new()];
+        let mut failed = 0;
+        // Names are unique in the process; which kind is first alternates.
+        for (number, name) in (0..2 * OPENED_ANEW).zip(('b'..='z').chain('A'..='Z')) {
+            let is_captured = (number + number / 2).is_multiple_of(2);
+            let mut inline = host.open_warm(name, conditions)?;
+            let length = conditions.settings.length;
+            let several = |inline: &mut InlineProxy| -> Vec<Turn> {
+                (0..pairs.div_ceil(OPENED_ANEW))
+                    .map(|_| pairs::turn_of(inline, length))
+                    .collect()
+            };
+            let before = several(&mut inline);
+            if is_captured {
+                reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
+                while_captured(reader, &mut inline, ("", Pace::Fast), |inline| {
+                    pairs::go_on(inline, ONCE)
+                })?;
+            } else {
+                pairs::go_on(&mut inline, ONCE);
+            }
+            turns[usize::from(!is_captured)].extend(several(&mut inline).into_iter().zip(before));
+            failed += inline.result(&conditions.settings, &Measured::default()).failed;
+        }
+        let [captured, paused] = turns.map(|turns| Pairs::of(&turns));
+        Ok(LeftBehind {
+            captured,
+            paused,
+            failed,
+        })
+    }
+}
+
+fn percent(ratio: f64) -> f64 {
+    (ratio - 1.0) * 100.0
 }
 
 fn tell(result: &CaptureResult) {
@@ -181,41 +231,21 @@ fn tell(result: &CaptureResult) {
     );
 }
 
-/// The proxy, one that is never captured, and the reader of the first's capture.
+/// The proxy, and the reader of its capture.
 struct Bench<'a> {
     inline: &'a mut InlineProxy,
-    untouched: &'a mut InlineProxy,
     reader: &'a Reader,
     length: Duration,
     files: File,
 }
 
 impl Bench<'_> {
-    fn plain(&mut self) -> Turn {
-        let end = self.inline.counter.now() + BEGINNING;
-        self.inline.run_until(end, |_| false);
-        pairs::turn_of(self.inline, self.length)
-    }
-
-    /// Pairs of turns of the proxy, without a capture, and of the other.
-    fn beside_untouched(&mut self, pairs: u32) -> Pairs {
-        let turns = pairs::take(pairs, |is_first| {
-            let inline = if is_first {
-                &mut *self.inline
-            } else {
-                &mut *self.untouched
-            };
-            pairs::turn_of(inline, self.length)
-        });
-        Pairs::of(&turns)
-    }
-
     /// Pairs of turns with a capture and without.
     fn pairs(&mut self, pairs: u32, query: &str, pace: Pace) -> Result<Pairs, BoxError> {
         let mut failure = None;
         let turns = pairs::take(pairs, |is_captured| {
             if !is_captured {
-                return self.plain();
+                return plain(self.inline, self.length);
             }
             let turn = self.captured(query, pace);
             turn.unwrap_or_else(|error| {
@@ -226,17 +256,34 @@ impl Bench<'_> {
         failure.map_or_else(|| Ok(Pairs::of(&turns)), Err)
     }
 
-    /// A turn under a capture, whose file is read to its end.
+    /// A turn under a capture.
     fn captured(&mut self, query: &str, pace: Pace) -> Result<Turn, BoxError> {
-        self.reader.begin(query, pace);
-        self.reader.turn_until_answered(self.inline);
-        self.reader.answered()?;
-        let turn = self.plain();
-        self.reader.end();
-        self.reader.turn_until_answered(self.inline);
-        let file = self.reader.finished()?;
+        let length = self.length;
+        let (turn, file) = while_captured(self.reader, self.inline, (query, pace), |inline| plain(inline, length))?;
         self.files.frames += file.frames;
         self.files.lost += file.lost;
         Ok(turn)
     }
+}
+
+/// A turn that begins a while after what came before.
+fn plain(inline: &mut InlineProxy, length: Duration) -> Turn {
+    pairs::go_on(inline, BEGINNING);
+    pairs::turn_of(inline, length)
+}
+
+/// Does `work` under a capture, whose file is read to its end.
+fn while_captured<T>(
+    reader: &Reader,
+    inline: &mut InlineProxy,
+    (query, pace): (&str, Pace),
+    work: impl FnOnce(&mut InlineProxy) -> T,
+) -> Result<(T, File), BoxError> {
+    reader.begin(query, pace);
+    reader.turn_until_answered(inline);
+    reader.answered()?;
+    let done = work(inline);
+    reader.end();
+    reader.turn_until_answered(inline);
+    Ok((done, reader.finished()?))
 }

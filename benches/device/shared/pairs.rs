@@ -30,9 +30,14 @@ pub(crate) fn take(pairs: u32, mut turn: impl FnMut(bool) -> Turn) -> Vec<(Turn,
 /// A turn of one proxy. Its first tenth is not measured: it brings caches back from the other proxy. The turn ends with nothing under
 /// way that would be sent again in the next one.
 pub(crate) fn turn_of(inline: &mut InlineProxy, length: Duration) -> Turn {
-    let end = inline.counter.now() + length / 10;
-    inline.run_until(end, |_| false);
+    go_on(inline, length / 10);
     vec![inline.measure(length)]
+}
+
+/// Has a proxy do its work for so long, which is not measured.
+pub(crate) fn go_on(inline: &mut InlineProxy, length: Duration) {
+    let end = inline.counter.now() + length;
+    inline.run_until(end, |_| false);
 }
 
 /// What pairs of turns say. Field names are those of the JSON.
