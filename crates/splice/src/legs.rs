@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Which connections are watched is decided by our initial sequence number, when they are spliced: it is a cookie, or a server's
-//! choice, so no client can choose it. A bit of the connection says so. Their entries stand in a table of fixed size, found by the connection's place. What is seen is counted in the
-//! [tally](crate::tally) as it happens, and is the connection's own until it ends.
+//! choice, so no client can choose it. A bit of the connection says so, and a [mark](crate::session::table::Mark) of its flows, by which the
+//! entry is asked for before the segment has its turn. Entries stand in a table of fixed size, found by the connection's place. What is
+//! seen is counted in the [tally](crate::tally) as it happens, and is the connection's own until it ends.
 //!
-//! Budget: a connection that is not watched costs a product, a comparison, and a test of a bit per segment. An entry has three
+//! Budget: a connection that is not watched costs a product, a comparison, and a test of two bits per segment. An entry has three
 //! cache lines, and there are twice as many as are to be expected: seven bytes per connection for one in 64.
 
 mod passed;
@@ -100,11 +101,10 @@ impl WatchedLegs {
         }
     }
 
-    /// When they have come, for its entry, or for the one that it will have.
+    /// When they have come, for its entry.
     #[cold]
     pub(crate) fn prefetch_entry(&self, slot: u32) {
-        let place = self.place_of(slot, slot).or_else(|| self.place_of(NOBODY, slot));
-        if let Some(entry) = place.and_then(|place| self.entries.get(place)) {
+        if let Some(entry) = self.place_of(slot, slot).and_then(|place| self.entries.get(place)) {
             e2d2::prefetch_lines(entry);
         }
     }

@@ -184,7 +184,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         };
         let (client, shook_hands_in) = self.rooms.new_opening(listener, opened, &incoming);
-        let is_watched = self.rooms.legs.is_drawn(client.iss);
         let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
@@ -193,8 +192,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.rooms.count_out(listener, counted);
             return self.rooms.emit.dropped(DropReason::TableFull);
         };
-        let flow = FlowRef::client(slot).marked_if(is_watched, Mark::Watched);
-        if let Err(refusal) = self.rooms.flows.insert(segment.hash, flow) {
+        if let Err(refusal) = self.rooms.flows.insert(segment.hash, FlowRef::client(slot)) {
             self.connections.remove(slot);
             self.rooms.count_out(listener, counted);
             return self.rooms.emit.dropped(refusal.into());
@@ -209,7 +207,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.rooms.tally.note_handshake(listener, u64::from(ms) * 1_000);
         }
         if self.rooms.emit.note_made(slot, segment, listener) {
-            self.rooms.flows.mark(segment.hash, FlowRef::client(slot), Mark::Captured);
+            self.rooms
+                .flows
+                .mark(segment.hash, FlowRef::client(slot), Mark::Captured);
         }
         self.await_first_bytes(slot, listener, out);
         if segment.len() == 0 {

@@ -2,7 +2,7 @@
 //!
 //! Lines of the cache with ten places each. A flow stands in the line that its hash names, or in the next ones if that is
 //! full; a line counts the flows that have passed it by, so that a search ends in the first line that none has, and what
-//! is taken out leaves neither tombstones nor anything to move. A place is six bytes (15 bits of the hash, the leg, the
+//! is taken out leaves neither tombstones nor anything to move. A place is six bytes (15 bits of the hash, the leg, two marks, the
 //! slot); the key itself is in the connection, compared only when those bits match. Two flows a connection, one for each
 //! leg.
 //!
@@ -451,9 +451,7 @@ mod tests {
         let mut table = FlowTable::new(8, [1, 2]);
         let (hash, flow) = (table.hash(&key(7)), FlowRef::server(7));
         assert!(!table.mark(hash, flow, Mark::Captured), "it is not there");
-        table
-            .insert(hash, flow.marked_if(true, Mark::Watched))
-            .expect("room");
+        table.insert(hash, flow.marked_if(true, Mark::Watched)).expect("room");
         let marks = |table: &FlowTable| {
             let found = table.find(hash, |found| found.slot() == 7).expect("it is there");
             assert!(found.is_server_leg() && !found.is_time_wait());

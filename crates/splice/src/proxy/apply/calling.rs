@@ -117,9 +117,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if taken.early {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
-        let client = connection.state.client()?;
-        let tsval = client.tsval;
-        let is_watched = self.legs.is_drawn(client.iss);
+        let tsval = connection.state.client()?.tsval;
         connection.ends.leg = Some(ServerLeg {
             server,
             local_address,
@@ -146,7 +144,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.free_key(hash, &key);
         let is_captured = self.emit.concerned_tap().is_some_and(|tap| tap.has(slot));
         let flow = FlowRef::server(slot).marked_if(is_captured, Mark::Captured);
-        if let Err(refusal) = self.flows.insert(hash, flow.marked_if(is_watched, Mark::Watched)) {
+        if let Err(refusal) = self.flows.insert(hash, flow) {
             return Some(Err(refusal));
         }
         if let Some(pool) = pool {

@@ -94,7 +94,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// The hashes of both legs. A leg without a server is in no table.
-    fn leg_hashes(&self, ends: &Endpoints) -> [u64; 2] {
+    pub(crate) fn leg_hashes(&self, ends: &Endpoints) -> [u64; 2] {
         let hash = |side| {
             ends.key(&self.settings, &self.borrowed, side)
                 .map_or(0, |key| self.flows.hash(&key))

@@ -108,7 +108,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.rooms.records.begin_with_syn(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
         if self.rooms.emit.note_made(slot, segment, listener) {
-            self.rooms.flows.mark(segment.hash, FlowRef::client(slot), Mark::Captured);
+            self.rooms
+                .flows
+                .mark(segment.hash, FlowRef::client(slot), Mark::Captured);
         }
         self.drive_segment(
             slot,

@@ -7,6 +7,7 @@ use crate::base::output::NextHops;
 use crate::proxy::Rooms;
 use crate::session::connection::Connection;
 use crate::session::segment::Segment;
+use crate::session::table::{FlowRef, Mark};
 use e2d2::buffer::BufferPool;
 use netfcts::Side;
 
@@ -25,7 +26,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let to = (leg.server, handoff.pool);
         spliced.is_watched = self.legs.watch(slot, spliced, to, &self.tally);
-        spliced.is_watched
+        if !spliced.is_watched {
+            return false;
+        }
+        let [client, server] = self.leg_hashes(&connection.ends);
+        self.flows.mark(client, FlowRef::client(slot), Mark::Watched);
+        self.flows.mark(server, FlowRef::server(slot), Mark::Watched);
+        true
     }
 
     /// What was held for the server of a watched connection has been sent, and a header before it.
