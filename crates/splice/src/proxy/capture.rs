@@ -57,7 +57,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Whether one of these segments is captured, for what the flow table said of it when it was read.
     #[inline(never)]
     pub(super) fn is_one_captured(&self, segments: &[Segment]) -> bool {
-        (segments.iter()).any(|segment| self.is_captured(segment.guess, segment))
+        // Flows keep the mark of a capture that is over.
+        self.rooms.emit.tap.is_some() && (segments.iter()).any(|segment| self.is_captured(segment.guess, segment))
     }
 
     /// Deals with a batch of which something is captured: each frame of a captured connection begins a group, unless the whole batch
