@@ -80,8 +80,10 @@ fn start_server(rig: &Rig) {
         std::thread::spawn(move || {
             while let Ok((client, _)) = listener.accept() {
                 std::thread::spawn(move || {
-                    // The client finds out what failed.
-                    let _ = answer(client);
+                    // The client finds out that it failed, and this is why.
+                    if let Err(error) = answer(client) {
+                        eprintln!("the server: {error}");
+                    }
                 });
             }
         });
