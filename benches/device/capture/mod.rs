@@ -170,6 +170,7 @@ impl LeftBehind {
         for (number, name) in (0..2 * OPENED_ANEW).zip(('b'..='z').chain('A'..='Z')) {
             let is_captured = (number + number / 2).is_multiple_of(2);
             let mut inline = host.open_warm(name, conditions)?;
+            reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
             let length = conditions.settings.length;
             let several = |inline: &mut InlineProxy| -> Vec<Turn> {
                 (0..pairs.div_ceil(OPENED_ANEW))
@@ -178,7 +179,6 @@ impl LeftBehind {
             };
             let before = several(&mut inline);
             if is_captured {
-                reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
                 while_captured(reader, &mut inline, ("", Pace::Fast), |inline| {
                     pairs::go_on(inline, ONCE)
                 })?;
