@@ -36,7 +36,7 @@ const BEGINNING: Duration = Duration::from_millis(20);
 /// Proxies that are captured once, and as many that are not, for what a capture leaves behind.
 const OPENED_ANEW: u32 = 20;
 
-/// How long that capture is, or the pause in its place.
+/// How long that capture is. From its order to the end of its file it takes longer, and as long is the pause in its place.
 const ONCE: Duration = Duration::from_millis(50);
 
 /// Names are those of the JSON. Percents are of the busy cycles of a connection.
@@ -165,7 +165,7 @@ struct LeftBehind {
 impl LeftBehind {
     fn measure(host: &Host, conditions: &Conditions, reader: &Reader, pairs: u32) -> Result<LeftBehind, BoxError> {
         let mut turns: [Vec<(Turn, Turn)>; 2] = [Vec::new(), Vec::new()];
-        let mut failed = 0;
+        let (mut failed, mut pause) = (0, ONCE);
         // Names are unique in the process; which kind is first alternates.
         for (number, name) in (0..2 * OPENED_ANEW).zip(('b'..='z').chain('A'..='Z')) {
             let is_captured = (number + number / 2).is_multiple_of(2);
@@ -179,11 +179,13 @@ impl LeftBehind {
             };
             let before = several(&mut inline);
             if is_captured {
+                let start = inline.counter.now();
                 while_captured(reader, &mut inline, ("", Pace::Fast), |inline| {
                     pairs::go_on(inline, ONCE)
                 })?;
+                pause = inline.counter.now() - start;
             } else {
-                pairs::go_on(&mut inline, ONCE);
+                pairs::go_on(&mut inline, pause);
             }
             turns[usize::from(!is_captured)].extend(several(&mut inline).into_iter().zip(before));
             failed += inline.result(&conditions.settings, &Measured::default()).failed;
