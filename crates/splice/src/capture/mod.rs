@@ -11,8 +11,8 @@
 //!
 //! Without a tap a core pays for a test of a mark in the flow table per frame that comes in, a test and a count per frame that goes out, a
 //! test per frame that is dropped, and one per event that is no plain segment. With one, a connection that is not chosen costs a look at two
-//! bitmaps more, and a batch that is lost is counted as a whole. A frame that passes and is captured writes twice its headers, two places of 24 bytes and an
-//! entry (`bench capture`).
+//! bitmaps more, and a batch that is lost is counted as a whole. A frame that passes and is captured writes twice its headers, two places
+//! of 24 bytes and an entry (`bench capture`).
 
 mod bits;
 mod choice;
