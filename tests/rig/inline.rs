@@ -138,7 +138,7 @@ fn connect(rig: &Rig, number: usize) -> io::Result<()> {
     )))
 }
 
-fn metric(rig: &Rig, name: &str) -> u64 {
+fn metrics(rig: &Rig) -> String {
     let text = rig
         .at(Place::Servers, || -> io::Result<String> {
             let mut connection = TcpStream::connect(METRICS)?;
@@ -147,8 +147,12 @@ fn metric(rig: &Rig, name: &str) -> u64 {
             connection.read_to_string(&mut text)?;
             Ok(text)
         })
-        .expect("at the servers")
-        .expect("metrics");
+        .expect("at the servers");
+    text.expect("metrics")
+}
+
+fn metric(rig: &Rig, name: &str) -> u64 {
+    let text = metrics(rig);
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
@@ -202,7 +206,12 @@ fn two_thousand_clients_of_the_engine_reach_the_server_inline() {
             .flat_map(|thread| thread.join().expect("it ends"))
             .collect()
     });
-    assert!(failures.is_empty(), "{} failed: {failures:?}", failures.len());
+    let told = if failures.is_empty() {
+        String::new()
+    } else {
+        metrics(rig)
+    };
+    assert!(failures.is_empty(), "{} failed: {failures:?}\n{told}", failures.len());
     assert!(loss.lost().expect("counted") > 0);
     drop(loss);
     // A first segment that is lost behind the programs is handed over again.
