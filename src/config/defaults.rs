@@ -25,7 +25,7 @@ pub(super) const BUFFERS_RANGE: RangeInclusive<i64> = 512..=1 << 23;
 pub(super) const BUFFERS_IN_FLIGHT: i64 = 1_280;
 /// `[engine] max_connections` per core: 64 MiB of connections at 256 B each.
 pub(super) const MAX_CONNECTIONS: i64 = 262_144;
-/// Slots are numbered with 30 bits; 24 are 4 GiB of connections.
+/// Slots are numbered with 28 bits; 24 are 4 GiB of connections.
 pub(super) const MAX_CONNECTIONS_RANGE: RangeInclusive<i64> = 1..=1 << 24;
 /// `[engine] reassembly_memory` in MiB per core: 109 140 requests of up to 512 bytes, a million a second to servers 100 ms away.
 pub(super) const REASSEMBLY_MEMORY: i64 = 64;

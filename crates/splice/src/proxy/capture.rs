@@ -34,22 +34,23 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
     /// Captures the open connections in the next of `places` that the capture is of; a round's part of them.
     pub fn choose_open(&mut self, places: &mut Range<u32>) {
-        let Some(tap) = &mut self.rooms.emit.tap else { return };
+        if self.rooms.emit.tap.is_none() {
+            return;
+        }
         for slot in places.by_ref().take(CHOSEN_PER_ROUND) {
+            let Some(connection) = self.connections.get(slot) else {
+                continue;
+            };
+            let ends = &connection.ends;
+            let hashes = self.rooms.leg_hashes(ends);
+            let of = (ends.client_address(), connection.listener);
+            let called = (ends.leg.map(|leg| leg.server), connection.spliced().is_some());
             // Those that have begun since the tap is there have been chosen, or not.
-            if let Some(connection) = self.connections.get(slot).filter(|_| !tap.has(slot)) {
-                let ends = &connection.ends;
-                let key = |side| ends.key(&self.rooms.settings, &self.rooms.borrowed, side);
-                let hash = key(Side::Client).map_or(0, |key| self.rooms.flows.hash(&key));
-                let of = (ends.client_address(), connection.listener);
-                let called = (ends.leg.map(|leg| leg.server), connection.spliced().is_some());
-                if tap.choose_open(slot, of, called, hash) {
-                    self.rooms.flows.mark(hash, FlowRef::client(slot), Mark::Captured);
-                    if let Some(key) = key(Side::Server) {
-                        let hash = self.rooms.flows.hash(&key);
-                        self.rooms.flows.mark(hash, FlowRef::server(slot), Mark::Captured);
-                    }
-                }
+            if let Some(tap) = &mut self.rooms.emit.tap
+                && !tap.has(slot)
+                && tap.choose_open(slot, of, called, hashes[0])
+            {
+                self.rooms.mark_legs(slot, hashes, Mark::Captured);
             }
         }
     }
@@ -382,6 +383,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// A connection is made by a segment to this listener.
+    #[inline]
+    pub(super) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) {
+        if self.emit.note_made(slot, by, listener) {
+            self.flows.mark(by.hash, FlowRef::client(slot), Mark::Captured);
+        }
+    }
+
+    /// Marks both legs, which have these hashes, of the connection in `slot`.
+    pub(super) fn mark_legs(&mut self, slot: u32, [client, server]: [u64; 2], mark: Mark) {
+        self.flows.mark(client, FlowRef::client(slot), mark);
+        self.flows.mark(server, FlowRef::server(slot), mark);
+    }
+
     /// What is sent now is for a client that has no connection yet.
     pub(super) fn begin_strangers_group(&mut self, hash: u64, client: u128, listener: u16) {
         if let Some(tap) = &mut self.emit.tap

@@ -25,7 +25,7 @@ use crate::session::phase::Phase;
 use crate::session::segment::{Returned, Segment};
 use crate::session::state::{ClientSide, State};
 use crate::session::step::{Step, step};
-use crate::session::table::{FlowRef, Mark};
+use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
@@ -206,11 +206,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         if let Some(ms) = shook_hands_in {
             self.rooms.tally.note_handshake(listener, u64::from(ms) * 1_000);
         }
-        if self.rooms.emit.note_made(slot, segment, listener) {
-            self.rooms
-                .flows
-                .mark(segment.hash, FlowRef::client(slot), Mark::Captured);
-        }
+        self.rooms.note_made(slot, segment, listener);
         self.await_first_bytes(slot, listener, out);
         if segment.len() == 0 {
             if let Some(connection) = self.connections.get_mut(slot) {

@@ -306,25 +306,20 @@ impl FlowTable {
 
     /// Makes the entry of `old` point to `new`. Returns false if there is none.
     pub fn replace(&mut self, hash: u64, old: FlowRef, new: FlowRef) -> bool {
-        match self.position(hash, old) {
-            Some((at, place)) => {
-                self.lines[at].flows[place] = new;
-                true
-            }
-            None => false,
-        }
+        let entry = self.entry_mut(hash, old);
+        entry.is_some_and(|entry| {
+            *entry = new;
+            true
+        })
     }
 
     /// Gives `flow` one more mark. Returns false if it is not there.
     pub fn mark(&mut self, hash: u64, flow: FlowRef, mark: Mark) -> bool {
-        match self.position(hash, flow) {
-            Some((at, place)) => {
-                let flow = &mut self.lines[at].flows[place];
-                *flow = flow.marked_if(true, mark);
-                true
-            }
-            None => false,
-        }
+        let entry = self.entry_mut(hash, flow);
+        entry.is_some_and(|entry| {
+            *entry = entry.marked_if(true, mark);
+            true
+        })
     }
 
     /// Takes `flow` out. Returns false if it was not there.
@@ -369,6 +364,12 @@ impl FlowTable {
     #[inline]
     fn after(&self, at: usize) -> usize {
         if at + 1 == self.lines.len() { 0 } else { at + 1 }
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, hash: u64, flow: FlowRef) -> Option<&mut FlowRef> {
+        let (at, place) = self.position(hash, flow)?;
+        Some(&mut self.lines[at].flows[place])
     }
 
     fn position(&self, hash: u64, flow: FlowRef) -> Option<(usize, usize)> {

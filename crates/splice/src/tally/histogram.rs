@@ -134,7 +134,7 @@ impl Distribution {
 /// The cell of a number, if there were as many as that takes.
 #[inline]
 fn cell_of(value: u64) -> usize {
-    // Without a branch, which nobody could foretell: numbers below four are shifted by nothing.
+    // Without a branch, which no processor predicts: numbers below four are shifted by nothing.
     let shift = (value | 1 << FINE_BITS).ilog2() - FINE_BITS;
     // From four on what is left has its highest bit set, which counts as one power of two.
     (u64::from(shift << FINE_BITS) + (value >> shift)) as usize

@@ -40,7 +40,7 @@ use crate::session::numbers::Control;
 use crate::session::options::Agreed;
 use crate::session::phase::{FinState, Phase};
 use crate::session::state::{Call, ClientSide, ServerSide, State};
-use crate::session::table::{FlowRef, Mark};
+use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::options::OptionBytes;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -107,11 +107,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         self.rooms.records.begin_with_syn(slot, self.rooms.now);
         self.rooms.tally.note_begin(listener);
-        if self.rooms.emit.note_made(slot, segment, listener) {
-            self.rooms
-                .flows
-                .mark(segment.hash, FlowRef::client(slot), Mark::Captured);
-        }
+        self.rooms.note_made(slot, segment, listener);
         self.drive_segment(
             slot,
             Event::Created,

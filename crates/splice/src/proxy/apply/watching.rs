@@ -7,7 +7,7 @@ use crate::base::output::NextHops;
 use crate::proxy::Rooms;
 use crate::session::connection::Connection;
 use crate::session::segment::Segment;
-use crate::session::table::{FlowRef, Mark};
+use crate::session::table::Mark;
 use e2d2::buffer::BufferPool;
 use netfcts::Side;
 
@@ -29,9 +29,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !spliced.is_watched {
             return false;
         }
-        let [client, server] = self.leg_hashes(&connection.ends);
-        self.flows.mark(client, FlowRef::client(slot), Mark::Watched);
-        self.flows.mark(server, FlowRef::server(slot), Mark::Watched);
+        let hashes = self.leg_hashes(&connection.ends);
+        self.mark_legs(slot, hashes, Mark::Watched);
         true
     }
 
