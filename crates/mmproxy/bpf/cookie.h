@@ -2,9 +2,11 @@
 // SYN cookies: what was agreed with the SYN is in our initial sequence number, under a SipHash over the connection and the
 // time. Nothing is stored until a header has come.
 //
-//     | 12 bits: SipHash-2-4 | 12: more of it, mixed with the balancer's number | 3: MSS | 4: window scale, 15 for none | 1: SACK |
+//     | 11 bits: SipHash-2-4 | 13: more of it, and the balancer's number | 3: MSS | 4: window scale, 15 for none | 1: SACK |
 //
-// So a later segment is known to be of a connection whose first one has not come, and the balancer will repeat that.
+// So a later segment is known to be of a connection whose first one has not come, and the balancer will repeat that. The 13 bits are
+// those above the lowest three of a sum: they differ for numbers that are 8 to 65 528 apart. That is all of a SYN-ACK's window but its
+// first and last bytes, and a header has more than eight: a later segment is not taken for the first.
 
 const volatile u16 mss_values[8] = { 536, 1220, 1360, 1400, 1440, 1460, 8940, 65460 };
 
@@ -48,18 +50,15 @@ ALONE u64 cookie_hash(const struct settings *s __arg_nonnull, const struct packe
 	return v0 ^ v1 ^ v2 ^ v3;
 }
 
-#define CONNECTION_BITS 0xfff00000U
-#define NUMBER_BITS 0x000fff00U
+#define CONNECTION_BITS 0xffe00000U
+#define NUMBER_BITS 0x001fff00U
 
-// With the balancer's initial sequence number. Who does not know the hash cannot tell what another number makes of it: the mixing is
-// MurmurHash3's.
+// With the balancer's initial sequence number. Who does not know the hash knows none of the bits.
 static __always_inline u32 whole_hash(const struct settings *s, const struct packet *p, u32 isn, u32 slot, u32 bits)
 {
 	u64 hash = cookie_hash(s, p, slot, bits);
-	u32 mixed = (u32)(hash >> 32) ^ isn;
-	mixed = (mixed ^ mixed >> 16) * 0x85ebca6b;
-	mixed = (mixed ^ mixed >> 13) * 0xc2b2ae35;
-	return ((u32)hash & CONNECTION_BITS) | ((mixed ^ mixed >> 16) & NUMBER_BITS);
+	u32 number = (u32)(hash >> 32) + isn;
+	return ((u32)hash & CONNECTION_BITS) | (number << 5 & NUMBER_BITS);
 }
 
 static __always_inline u32 seconds(void)
@@ -87,7 +86,7 @@ static __always_inline int is_cookie_right(const struct settings *s, const struc
 	return whole_hash(s, p, p->seq - 1, slot - 1, bits) == (isn & ~0xffU);
 }
 
-// Whether `p` acknowledges a SYN-ACK of this or the last slot, whatever its own number is. One in 2048 others seems to, for two slots:
+// Whether `p` acknowledges a SYN-ACK of this or the last slot, whatever its own number is. One in 1024 others seems to, for two slots:
 // then it gets its RST.
 static __always_inline int is_of_a_handshake(const struct settings *s, const struct packet *p, u32 slot_length, int timestamps)
 {

@@ -259,7 +259,9 @@ impl Kernel {
 mod tests {
     use super::*;
     use crate::inline::cost::{Endpoint, endpoints, key, packet, put_flow};
-    use crate::inline::layout;
+    use crate::inline::host::Host;
+    use crate::inline::layout::{self, ListenerEntry};
+    use std::net::{Ipv4Addr, TcpListener};
 
     /// Programs with a port of ours; `None`, and the reason said, where they cannot be loaded.
     fn loaded() -> Option<Kernel> {
@@ -326,6 +328,78 @@ mod tests {
                 assert_eq!(verdict, expected, "interface {interface}, to {last}, IPv6: {v6}");
             }
         }
+    }
+
+    /// A segment of the balancer's with these numbers and this much payload; nobody looks at the sums of what has no socket yet.
+    fn segment(server: Endpoint, flags: u8, number: u32, acknowledged: u32, payload: usize) -> Vec<u8> {
+        let [balancer, ..] = endpoints(false);
+        let mut bytes = packet(false, balancer, server);
+        bytes.truncate(54 + payload);
+        bytes[16..18].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+        bytes[38..42].copy_from_slice(&number.to_be_bytes());
+        bytes[42..46].copy_from_slice(&acknowledged.to_be_bytes());
+        bytes[47] = flags;
+        bytes
+    }
+
+    /// The first segment of each connection is lost: its cookie is no reason to take a later one for it.
+    #[test]
+    fn what_follows_a_lost_first_segment_is_never_taken_for_it() {
+        const CONNECTIONS: u32 = 100_000;
+        const SYN: u8 = 2;
+        const ACK: u8 = 16;
+        let Some(kernel) = loaded() else { return };
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a socket that listens");
+        let local = socket.local_addr().expect("address");
+        let server = (Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(), local.port());
+        layout::ports([local.port()].into_iter())
+            .iter()
+            .for_each(|entry| kernel.put("ports", entry).expect("written"));
+        let listener = ListenerEntry {
+            local,
+            target_v4: Some(local),
+            target_v6: None,
+            trusted: 0,
+            verify_checksum: false,
+            drop_duplicate: false,
+            draining: false,
+            slot: 600,
+            header_limit: 536,
+            rules: vec![],
+        };
+        kernel.put("listeners", &layout::listener(&listener)).expect("room");
+        let settings = layout::settings(&Host::default(), [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210], 0);
+        kernel.put("settings", &settings).expect("room");
+        let run = |bytes: &[u8]| {
+            let mut out = vec![0; 256];
+            let input = ProgramInput {
+                data_in: Some(bytes),
+                data_out: Some(&mut out),
+                ..ProgramInput::default()
+            };
+            kernel
+                .program("to_server")
+                .expect("a program")
+                .test_run(input)
+                .expect("run");
+            out
+        };
+        let mut first = 0x1234_5678u32;
+        for index in 0..CONNECTIONS {
+            first = first.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let answer = run(&segment(server, SYN, first, 0, 0));
+            let cookie = u32::from_be_bytes(*answer[38..].first_chunk().expect("a number"));
+            // Behind the shortest header, and up to where the window of the SYN-ACK ends.
+            let later = first.wrapping_add(1 + 15 + index % 65_500);
+            run(&segment(server, ACK, later, cookie.wrapping_add(1), 8));
+        }
+        let counters = kernel.counters().expect("counters");
+        let counted = |name| {
+            let at = layout::COUNTERS.iter().position(|&(one, _)| one == name);
+            counters[at.expect("a counter")]
+        };
+        assert_eq!(counted("syn_answered"), u64::from(CONNECTIONS));
+        assert_eq!(counted("not_yet"), u64::from(CONNECTIONS));
     }
 
     #[test]
