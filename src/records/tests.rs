@@ -5,7 +5,7 @@ use crate::config::{Endpoint, RecordFilter, Rotation};
 use e2d2::time::Instant as At;
 use netfcts::Side;
 use netfcts::format::{Named, RecordFormat};
-use netfcts::progress::{Ended, Ends, Progress};
+use netfcts::progress::{Ended, Ends, Micros, Progress};
 use netfcts::record::{Cause, NO_SERVER, State};
 use netfcts::ring::record_ring;
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ fn ended(port: u16) -> Ended {
     Ended {
         progress: Progress::NONE,
         ends: Ends {
-            client: ([0; 16], port),
+            client_port: port,
             ..Ends::default()
         },
     }
@@ -386,16 +386,16 @@ fn a_filter_takes_what_all_of_its_lists_name() {
     };
     let connection = |port, listener, server, cause, micros: u64| {
         let mut progress = Progress::NONE;
-        progress.begin(Side::Client, State::Established, At::ZERO);
-        progress.push_state(Side::Client, State::Closed, At::from_nanos(micros * 1_000));
+        progress.begin(Side::Client, State::Established, Micros::default());
+        progress.push_state(Side::Client, State::Closed, At::from_nanos(micros * 1_000).into());
         Ended {
             progress,
             ends: Ends {
-                client: ([0; 16], port),
+                client_port: port,
                 listener,
                 server,
                 cause,
-                at: At::from_nanos(micros * 1_000),
+                at: At::from_nanos(micros * 1_000).into(),
                 ..Ends::default()
             },
         }

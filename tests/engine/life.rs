@@ -127,7 +127,7 @@ impl Program for StationProgram {
             core.records.send(|| Ended {
                 progress: Progress::NONE,
                 ends: Ends {
-                    client: ([0; 16], port as u16),
+                    client_port: port as u16,
                     ..Ends::default()
                 },
             });

@@ -9,7 +9,8 @@ fn numbered(number: u32) -> Ended {
     Ended {
         progress: Progress::NONE,
         ends: Ends {
-            client: ([10; 16], number as u16),
+            client: u128::from_ne_bytes([10; 16]),
+            client_port: number as u16,
             packets: (number, 0),
             ..Ends::default()
         },

@@ -8,6 +8,7 @@ use crate::scenario::{Binding, Choice, ConnectionPlan, EndPlan, Families, Fate, 
 use crate::trouble::{self, Touched, Trouble, Troubles};
 use crate::world::by_client;
 use e2d2::time::Instant;
+use netfcts::progress::Micros;
 use netfcts::record::RecordFlags;
 use netfcts::{Cause, SessionRecord, Side};
 use std::collections::BTreeMap;
@@ -119,8 +120,8 @@ pub fn judge(course: &Course<'_>, clients: Vec<(ConnectionPlan, ClientResult)>, 
         let next = clients.iter().filter(|(other, result)| {
             (other.port, other.host, other.v6) == (plan.port, plan.host, plan.v6) && result.began > client.began
         });
-        // Until its SYN is there, what happens is the last connection's.
-        let heard = |result: &ClientResult| result.heard.unwrap_or(result.ended);
+        // Until its SYN is there, what happens is the last connection's. Records tell whole microseconds.
+        let heard = |result: &ClientResult| Instant::from(Micros::from(result.heard.unwrap_or(result.ended)));
         let next = next.map(|(_, result)| heard(result)).min();
         let all = records.get(&(address, plan.port)).map_or(&[][..], Vec::as_slice);
         let own = all

@@ -2,7 +2,7 @@
 //! empty, into a file and into `/dev/null`.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as WallClock};
 use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::format::{NameTable, Named, RecordFormat};
-use netfcts::progress::{Ended, Ends, Progress};
+use netfcts::progress::{Ended, Ends, Micros, Progress};
 use netfcts::record::State;
 use netfcts::ring::record_ring;
 use proxyengine::config::{Destination, RecordsConfig};
@@ -91,7 +91,7 @@ fn names() -> NameTable {
 
 /// A connection like those of `bench cps`, another client each time.
 fn ended(number: u32) -> Ended {
-    let at = |micros: u64| Instant::from_nanos(u64::from(number) * 1_000 + micros * 1_000);
+    let at = |micros: u64| Micros::from(Instant::from_nanos(u64::from(number) * 1_000 + micros * 1_000));
     let mut progress = Progress::NONE;
     progress.begin(Side::Client, State::Established, at(0));
     for (side, state, micros) in [
@@ -102,13 +102,12 @@ fn ended(number: u32) -> Ended {
     ] {
         progress.push_state(side, state, at(micros));
     }
-    let mut client = [0; 16];
-    client[10..12].fill(0xff);
-    client[12..].copy_from_slice(&(0x0a01_0000 | (number % 0xffff)).to_be_bytes());
+    let client = Ipv4Addr::from_bits(0x0a01_0000 | (number % 0xffff));
     Ended {
         progress,
         ends: Ends {
-            client: (client, number as u16),
+            client: client.to_ipv6_mapped().to_bits(),
+            client_port: number as u16,
             server: (number % 4) as u16,
             packets: (5, 4),
             bytes: (16.into(), 8.into()),

@@ -72,6 +72,7 @@ pub mod fate;
 pub mod flow;
 pub mod handover;
 mod heap;
+mod in_place;
 pub mod memory;
 #[cfg(feature = "dpdk")]
 pub mod native;
@@ -86,7 +87,8 @@ pub mod tap;
 pub mod time;
 pub mod wire;
 
-pub use prefetch::{prefetch, prefetch_lines, prefetch_lines_to_write};
+pub use in_place::send_in_place;
+pub use prefetch::{prefetch, prefetch_lines};
 
 /// The largest number of packets that moves between operators, queues and ports at once.
 ///

@@ -35,7 +35,7 @@ pub fn prefetch_lines<T>(value: &T) {
 
 /// The same for writing soon: another core that has read the lines gives them up meanwhile.
 #[inline]
-pub fn prefetch_lines_to_write<T>(value: &T) {
+pub(crate) fn prefetch_lines_to_write<T>(value: &T) {
     for line in lines_of(value) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above. The instruction is a no-operation where a processor does not have it (Intel SDM, PREFETCHW); the intrinsic

@@ -5,7 +5,7 @@
 //! the start and needs no time. At its end the core adds what only the connection knows, the [`Ends`], and hands both over;
 //! whoever takes them makes the [`SessionRecord`] of them with [`Ended::record`], which is no work for the core.
 //!
-//! Budget: 64 bytes; noting a change is a subtraction, a multiplication and two stores.
+//! Budget: 64 bytes; noting a change is a subtraction, a shift and two stores.
 
 use std::net::IpAddr;
 
@@ -33,11 +33,35 @@ const _: () = assert!(STAMPS - 1 - ADDRESS_AT == 4, "an IPv6 address behind the 
 const _: () = assert!(MAX_STAMP.as_micros() >> COARSE_SHIFT < COARSE as u128);
 const _: () = assert!(size_of::<Progress>() == 64);
 
+/// A time of the core's clock in whole microseconds, which the core finds out once for all records of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(u64);
+
+impl From<Instant> for Micros {
+    fn from(instant: Instant) -> Micros {
+        Micros(instant.as_micros())
+    }
+}
+
+impl From<Micros> for Instant {
+    fn from(Micros(micros): Micros) -> Instant {
+        Instant::from_nanos(micros.saturating_mul(1_000))
+    }
+}
+
+impl Micros {
+    /// Microseconds that passed from `earlier` to `self`; zero if `earlier` is the later one.
+    #[inline]
+    pub const fn since(self, earlier: Micros) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 /// What has happened to an open connection.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Progress {
-    start_ns: u64,
+    start: Micros,
     /// Zero behind the last one, but for a port.
     changes: u64,
     times: [u32; STAMPS - 1],
@@ -51,9 +75,11 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// When that is.
-    pub at: Instant,
-    /// The address that has connected, IPv4 in its mapped form, and its port.
-    pub client: ([u8; 16], u16),
+    pub at: Micros,
+    /// The address that has connected, IPv4 in its mapped form.
+    pub client: u128,
+    /// Its port.
+    pub client_port: u16,
     /// Index of the listener.
     pub listener: u16,
     /// Index of our address that the client has called, and the port.
@@ -79,8 +105,9 @@ impl Default for Ends {
     /// Nobody's, without a server.
     fn default() -> Ends {
         Ends {
-            at: Instant::ZERO,
-            client: ([0; 16], 0),
+            at: Micros::default(),
+            client: 0,
+            client_port: 0,
             listener: 0,
             called: (0, 0),
             local: (0, 0),
@@ -121,7 +148,7 @@ impl Ended {
 impl Progress {
     /// No connection.
     pub const NONE: Progress = Progress {
-        start_ns: 0,
+        start: Micros(0),
         changes: 0,
         times: [0; STAMPS - 1],
         flags: 0,
@@ -131,8 +158,8 @@ impl Progress {
 
     /// A connection begins: `side` enters `state`.
     #[inline]
-    pub fn begin(&mut self, side: Side, state: State, now: Instant) {
-        self.start_ns = now.as_nanos();
+    pub fn begin(&mut self, side: Side, state: State, now: Micros) {
+        self.start = now;
         self.changes = change(side, state);
         self.flags = 0;
         self.servers_tried = 0;
@@ -152,19 +179,21 @@ impl Progress {
     }
 
     /// When the connection began.
-    pub fn start(&self) -> Instant {
-        Instant::from_nanos(self.start_ns)
+    #[inline]
+    pub fn start(&self) -> Micros {
+        self.start
     }
 
-    /// When a side entered a state, the last time, as exact as [`Progress::push_state`] keeps it; none if it did not, or that
-    /// was forgotten.
-    pub fn entered_at(&self, (side, state): (Side, State)) -> Option<Instant> {
+    /// Microseconds since a side entered a state, the last time, as exact as [`Progress::push_state`] keeps it; none if it did not,
+    /// or that was forgotten.
+    #[inline]
+    pub fn micros_since(&self, (side, state): (Side, State), now: Micros) -> Option<u64> {
         let wanted = change(side, state);
         let is_wanted =
             |index: &usize| self.changes >> (CHANGE_BITS * *index as u32) & ((1 << CHANGE_BITS) - 1) == wanted;
         let index = (0..usize::from(self.count)).rev().find(is_wanted)?;
-        let micros = index.checked_sub(1).and_then(|at| self.times.get(at)).copied();
-        Some(Instant::from_nanos(self.start_ns + micros.map_or(0, unpacked) * 1_000))
+        let entered = self.times.get(index.wrapping_sub(1)).copied().map_or(0, unpacked);
+        Some(now.since(self.start).saturating_sub(entered))
     }
 
     /// Sets flags, in addition to those already set.
@@ -185,14 +214,15 @@ impl Progress {
     /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set. With a
     /// [`SessionRecord::peer`] there is room for [`PROXIED_STAMPS`], of which the first four stay.
     #[inline]
-    pub fn push_state(&mut self, side: Side, state: State, now: Instant) {
-        if usize::from(self.count) >= self.room().1 {
+    pub fn push_state(&mut self, side: Side, state: State, now: Micros) {
+        let time = packed(now.since(self.start));
+        // Most connections need no more than every one has.
+        if usize::from(self.count) >= PROXIED_STAMPS && usize::from(self.count) >= self.room().1 {
             self.forget_oldest_late_change();
         }
-        let index = usize::from(self.count);
         // A connection begins with its first change; were it not so, the time would be the start's.
-        if let Some(time) = index.checked_sub(1).and_then(|at| self.times.get_mut(at)) {
-            *time = packed(now.as_nanos().saturating_sub(self.start_ns) / 1_000);
+        if let Some(last) = self.times.get_mut(usize::from(self.count).wrapping_sub(1)) {
+            *last = time;
         }
         self.changes |= change(side, state) << (CHANGE_BITS * u32::from(self.count));
         self.count += 1;
@@ -218,7 +248,12 @@ impl Progress {
 
     /// The record of a connection that has ended, with the changes so far.
     fn finish(&self, ends: &Ends) -> SessionRecord {
-        let mut record = SessionRecord::of(self.start_ns, ends, self.flags, self.servers_tried);
+        let mut record = SessionRecord::of(
+            Instant::from(self.start).as_nanos(),
+            ends,
+            self.flags,
+            self.servers_tried,
+        );
         if let Some(client) = self.proxied_client() {
             record.set_peer_and_client((client.to_be_bytes(), (self.changes >> PORT_SHIFT) as u16));
         }
@@ -300,8 +335,9 @@ mod tests {
 
     fn ends() -> Ends {
         Ends {
-            at: Instant::from_nanos(START + 7_000),
-            client: (CLIENT, 40_000),
+            at: Instant::from_nanos(START + 7_000).into(),
+            client: u128::from_be_bytes(CLIENT),
+            client_port: 40_000,
             listener: 2,
             called: (1, 80),
             local: (3, 4),
@@ -349,7 +385,7 @@ mod tests {
             let start = Instant::from_nanos(START);
             let mut progress = Progress::NONE;
             prop_assert!(!progress.is_begun());
-            progress.begin(Side::Client, State::SynSent, start);
+            progress.begin(Side::Client, State::SynSent, start.into());
             let mut model = record();
             model.push_state(Side::Client, State::SynSent, start);
             let mut has_header = false;
@@ -358,7 +394,7 @@ mod tests {
                     Op::Push(server, state, micros) => {
                         let side = if server { Side::Server } else { Side::Client };
                         let (state, now) = (State::try_from(state).unwrap(), Instant::from_nanos(START + micros * 1_000));
-                        progress.push_state(side, state, now);
+                        progress.push_state(side, state, now.into());
                         model.push_state(side, state, now);
                     }
                     // A connection begins with one header at most.
@@ -379,16 +415,18 @@ mod tests {
                 }
             }
             prop_assert!(progress.is_begun());
-            prop_assert_eq!(progress.start(), model.start());
+            prop_assert_eq!(progress.start(), model.start().into());
             for side in [Side::Client, Side::Server] {
                 for state in (0..14).map(|number| State::try_from(number).expect("a state")) {
                     let mut of_model = model.changes().filter(|change| (change.side, change.state) == (side, state));
-                    let entered = of_model.next_back().map(|change| model.start() + change.after);
-                    prop_assert_eq!(progress.entered_at((side, state)), entered);
+                    let after = of_model.next_back().map(|change| change.after.as_micros() as u64);
+                    let later = Instant::from_nanos(START + (1 << 50));
+                    let since = after.map(|after| later.micros_since(start) - after);
+                    prop_assert_eq!(progress.micros_since((side, state), later.into()), since);
                 }
             }
             for side in [Side::Client, Side::Server] {
-                model.push_state(side, State::Closed, ends().at);
+                model.push_state(side, State::Closed, ends().at.into());
             }
             let finished = Ended { progress: progress.clone(), ends: ends() }.record();
             prop_assert_eq!(finished.changes().collect::<Vec<_>>(), model.changes().collect::<Vec<_>>());

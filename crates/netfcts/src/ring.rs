@@ -18,7 +18,8 @@ const RECORDS_PER_LEGS: usize = 16;
 
 /// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends.
 pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
-    let (producer, consumer) = RingBuffer::new(capacity);
+    // The place behind the last one is looked at with it.
+    let (producer, consumer) = RingBuffer::new(capacity + 1);
     let (to_legs, legs) = RingBuffer::new(capacity.div_ceil(RECORDS_PER_LEGS));
     let lost = Arc::new(Lost::default());
     let sender = RecordSender {
@@ -45,41 +46,25 @@ impl RecordSender {
     /// Sends what `make` makes in its place of the ring, or counts it as lost if the ring is full.
     #[inline]
     pub fn send(&mut self, make: impl FnOnce() -> Ended) {
-        match self.producer.write_chunk_uninit(2) {
-            Ok(mut places) => {
-                // The reader's core has read the next place when the ring came round, and has its lines: they come back before they are
-                // written.
-                if let ([_, next], _) | ([_], [next]) = places.as_mut_slices() {
-                    e2d2::prefetch_lines_to_write(next);
-                }
-                places.fill_from_iter(std::iter::once_with(make));
-            }
-            Err(_) => self.send_last(make),
+        if !e2d2::send_in_place(&mut self.producer, make) {
+            self.lose();
         }
     }
 
-    /// The same where there is room for one, or for none.
     #[cold]
-    fn send_last(&mut self, make: impl FnOnce() -> Ended) {
-        match self.producer.write_chunk_uninit(1) {
-            Ok(place) => _ = place.fill_from_iter(std::iter::once_with(make)),
-            // Relaxed: the count stands for itself, no other data depends on it.
-            Err(_) => _ = self.lost.0.fetch_add(1, Ordering::Relaxed),
-        }
+    fn lose(&mut self) {
+        // Relaxed: the count stands for itself, no other data depends on it.
+        self.lost.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The same for one whose legs were watched. What was seen of them is left out, and the flag with it, if there is no room.
     #[cold]
-    pub fn send_sampled(&mut self, legs: &Legs, make: impl FnOnce() -> Ended) {
+    pub fn send_sampled(&mut self, legs: &Legs, mut ended: Ended) {
         // They are there before the record that says so, and not without it.
-        let is_told = self.producer.slots() > 0 && self.legs.push(*legs).is_ok();
-        self.send(|| {
-            let mut ended = make();
-            if is_told {
-                ended.progress.set_flags(RecordFlags::SAMPLED);
-            }
-            ended
-        });
+        if self.producer.slots() > 1 && self.legs.push(*legs).is_ok() {
+            ended.progress.set_flags(RecordFlags::SAMPLED);
+        }
+        self.send(|| ended);
     }
 
     /// Records lost because the ring was full.
@@ -167,9 +152,9 @@ mod tests {
         };
         for round in 0..3 {
             sender.send(|| numbered(0));
-            sender.send_sampled(&legs(round), || numbered(1));
+            sender.send_sampled(&legs(round), numbered(1));
             // There is room for one.
-            sender.send_sampled(&legs(9), || numbered(2));
+            sender.send_sampled(&legs(9), numbered(2));
             sender.send(|| numbered(3));
             let mut seen = Vec::new();
             receiver.drain(|record| {
@@ -180,10 +165,10 @@ mod tests {
             assert_eq!(seen, [(0, None), (1, Some(legs(round))), (2, None), (3, None)]);
         }
         (0..20).for_each(|_| sender.send(|| numbered(4)));
-        sender.send_sampled(&legs(9), || numbered(5));
+        sender.send_sampled(&legs(9), numbered(5));
         assert_eq!(sender.records_lost(), 5);
         receiver.drain(|record| assert_eq!((record.packets_to_server, record.legs), (4, None)));
-        sender.send_sampled(&legs(7), || numbered(6));
+        sender.send_sampled(&legs(7), numbered(6));
         receiver.drain(|record| assert_eq!(record.legs, Some(legs(7))));
     }
 

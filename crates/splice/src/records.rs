@@ -11,7 +11,7 @@ use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::counters::{TcpCounter, TcpCounters};
 use netfcts::legs::Legs;
-use netfcts::progress::{Ended, Ends, Progress};
+use netfcts::progress::{Ended, Ends, Micros, Progress};
 use netfcts::record::{self, Cause, RecordFlags, State};
 use netfcts::ring::RecordSender;
 
@@ -24,6 +24,7 @@ pub struct Log {
     /// The sink gets the records of connections that end.
     is_sent: bool,
     records: LargeSlice<Progress>,
+    now: Micros,
     core: u8,
     client: TcpCounters,
     server: TcpCounters,
@@ -35,6 +36,7 @@ impl Log {
             sink,
             is_sent: settings.records == Records::Sent,
             records: table(settings),
+            now: Micros::default(),
             core: settings.core,
             client: TcpCounters::default(),
             server: TcpCounters::default(),
@@ -53,6 +55,12 @@ impl Log {
         if let Some(table) = change {
             std::mem::swap(&mut self.records, table);
         }
+    }
+
+    /// It is this late: what is noted from now on happens now.
+    #[inline]
+    pub(crate) fn set_now(&mut self, now: Instant) {
+        self.now = now.into();
     }
 
     /// The counters of the client's or the server's side.
@@ -124,18 +132,16 @@ impl Log {
     }
 
     /// Begins the record of the connection in `slot`, whose client has completed its handshake.
-    pub(crate) fn begin(&mut self, slot: u32, now: Instant) {
-        self.begin_with_syn(slot, now);
-        if let Some(record) = self.record(slot) {
-            record.set_flags(RecordFlags::COOKIE);
-            record.push_state(Side::Client, State::Established, now);
-        }
+    pub(crate) fn begin(&mut self, slot: u32) {
+        self.begin_with_syn(slot);
+        self.flag(slot, RecordFlags::COOKIE);
+        self.state(slot, Side::Client, State::Established);
     }
 
     /// Begins the record of the connection in `slot`, whose client has sent a SYN.
-    pub(crate) fn begin_with_syn(&mut self, slot: u32, now: Instant) {
+    pub(crate) fn begin_with_syn(&mut self, slot: u32) {
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.begin(Side::Client, State::SynSent, now);
+            record.begin(Side::Client, State::SynSent, self.now);
         }
     }
 
@@ -159,26 +165,34 @@ impl Log {
     /// When the connection in `slot` began, if its record is kept.
     pub(crate) fn start(&self, slot: u32) -> Option<Instant> {
         let record = self.records.get(slot as usize)?;
-        record.is_begun().then(|| record.start())
+        record.is_begun().then(|| record.start().into())
+    }
+
+    /// How many microseconds ago the connection in `slot` began, if its record is kept.
+    pub(crate) fn age(&self, slot: u32) -> Option<u64> {
+        let record = self.records.get(slot as usize).filter(|record| record.is_begun())?;
+        Some(self.now.since(record.start()))
     }
 
     /// How many microseconds ago a side of the connection in `slot` has entered a state, the last time, if its record is kept and
     /// knows.
-    pub(crate) fn micros_since(&self, slot: u32, change: (Side, State), now: Instant) -> Option<u64> {
+    pub(crate) fn micros_since(&self, slot: u32, change: (Side, State)) -> Option<u64> {
         let record = self.records.get(slot as usize).filter(|record| record.is_begun())?;
-        Some(now.micros_since(record.entered_at(change)?))
+        record.micros_since(change, self.now)
     }
 
     /// Notes that the server of the connection in `slot` has answered, and says how many microseconds after its SYN-ACK, if the record is
     /// kept and knows.
-    pub(crate) fn answered(&mut self, slot: u32, now: Instant) -> Option<u64> {
+    pub(crate) fn answered(&mut self, slot: u32) -> Option<u64> {
+        let now = self.now;
         let record = self.record(slot)?;
-        let accepted = record.entered_at((Side::Server, State::Established));
+        let took = record.micros_since((Side::Server, State::Established), now);
         record.push_state(Side::Server, State::Answered, now);
-        Some(now.micros_since(accepted?))
+        took
     }
 
-    pub(crate) fn state(&mut self, slot: u32, side: Side, state: State, now: Instant) {
+    pub(crate) fn state(&mut self, slot: u32, side: Side, state: State) {
+        let now = self.now;
         if let Some(record) = self.record(slot) {
             record.push_state(side, state, now);
         }
@@ -204,54 +218,62 @@ impl Log {
         &mut self,
         slot: u32,
         connection: &Connection,
-        ((cause, local_port, given_up, class), legs): (EndOf, Option<&Legs>),
-        now: Instant,
+        (end, legs): (EndOf, Option<&Legs>),
         tap: Option<&mut RecordSender>,
     ) {
-        let core = self.core;
+        let (now, core) = (self.now, self.core);
         let Some(record) = self.records.get_mut(slot as usize).filter(|record| record.is_begun()) else {
             return;
         };
-        let leg = connection.ends.leg;
-        let own = |local: &u16| *local < transparent_sources::FIRST;
-        let local_address = Some(leg.map_or(0, |leg| leg.local_address)).filter(own);
-        let ends = Ends {
-            at: now,
-            client: (
-                connection.ends.client_address().to_be_bytes(),
-                connection.ends.client_port,
-            ),
-            listener: connection.listener,
-            called: (connection.ends.listener_address, connection.ends.listener_port),
-            local: (local_address.unwrap_or(record::TRANSPARENT), local_port),
-            server: (leg.map(|leg| leg.server).or(given_up)).map_or(record::NO_SERVER, |server| server.0),
-            core,
-            packets: (connection.packets_from_client, connection.packets_from_server),
-            bytes: (connection.bytes_to_server.into(), connection.bytes_to_client.into()),
-            cause,
-            class: class.unwrap_or(record::NO_CLASS),
+        let ended = || Ended {
+            progress: record.clone(),
+            ends: ends_of(connection, end, (now, core)),
         };
-        let send = |sink: &mut RecordSender| {
-            let make = || Ended {
-                progress: record.clone(),
-                ends,
-            };
-            match legs {
-                None => sink.send(make),
-                Some(legs) => sink.send_sampled(legs, make),
-            }
-        };
-        if let Some(sink) = self.sink.as_mut().filter(|_| self.is_sent) {
-            send(sink);
-        }
-        if let Some(tap) = tap {
-            send(tap);
+        let sink = self.sink.as_mut().filter(|_| self.is_sent);
+        if legs.is_some() || tap.is_some() {
+            send_seen(&ended(), legs, [sink, tap]);
+        } else if let Some(sink) = sink {
+            // Made in its place.
+            sink.send(ended);
         }
         record.clear();
     }
 
     fn record(&mut self, slot: u32) -> Option<&mut Progress> {
         self.records.get_mut(slot as usize).filter(|record| record.is_begun())
+    }
+}
+
+/// Sends a connection that was watched or captured.
+#[cold]
+fn send_seen(ended: &Ended, legs: Option<&Legs>, to: [Option<&mut RecordSender>; 2]) {
+    for sink in to.into_iter().flatten() {
+        match legs {
+            None => sink.send(|| ended.clone()),
+            Some(legs) => sink.send_sampled(legs, ended.clone()),
+        }
+    }
+}
+
+/// What the connection knows at its end.
+#[inline]
+fn ends_of(connection: &Connection, (cause, local_port, given_up, class): EndOf, (at, core): (Micros, u8)) -> Ends {
+    let leg = connection.ends.leg;
+    let own = |local: &u16| *local < transparent_sources::FIRST;
+    let local_address = Some(leg.map_or(0, |leg| leg.local_address)).filter(own);
+    Ends {
+        at,
+        client: connection.ends.client_address(),
+        client_port: connection.ends.client_port,
+        listener: connection.listener,
+        called: (connection.ends.listener_address, connection.ends.listener_port),
+        local: (local_address.unwrap_or(record::TRANSPARENT), local_port),
+        server: (leg.map(|leg| leg.server).or(given_up)).map_or(record::NO_SERVER, |server| server.0),
+        core,
+        packets: (connection.packets_from_client, connection.packets_from_server),
+        bytes: (connection.bytes_to_server.into(), connection.bytes_to_client.into()),
+        cause,
+        class: class.unwrap_or(record::NO_CLASS),
     }
 }
 

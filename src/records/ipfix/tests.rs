@@ -5,7 +5,7 @@ use crate::config::{Destination, RecordsConfig};
 use crate::records::RecordKeeper;
 use e2d2::time::Instant as At;
 use netfcts::format::{Named, RecordFormat};
-use netfcts::progress::{Ended, Ends, Progress};
+use netfcts::progress::{Ended, Ends, Micros, Progress};
 use netfcts::record::{NO_SERVER, State};
 use netfcts::ring::record_ring;
 use std::collections::BTreeSet;
@@ -46,13 +46,14 @@ fn connections() -> Vec<Ended> {
                     IpAddr::V6(client) => client,
                 };
                 let mut progress = Progress::NONE;
-                progress.begin(Side::Client, State::Established, At::ZERO);
-                progress.push_state(Side::Client, State::Closed, At::from_nanos(250_000_000));
+                progress.begin(Side::Client, State::Established, Micros::default());
+                progress.push_state(Side::Client, State::Closed, At::from_nanos(250_000_000).into());
                 let is_called = server != NO_SERVER;
                 all.push(Ended {
                     progress,
                     ends: Ends {
-                        client: (client.octets(), 10_000 * port + 1_000 * (server % 3) + number),
+                        client: client.to_bits(),
+                        client_port: 10_000 * port + 1_000 * (server % 3) + number,
                         called: (1 + port, 8_000 + port),
                         server,
                         local: if is_called { (server, 5_000 + number) } else { (0, 0) },
@@ -63,7 +64,7 @@ fn connections() -> Vec<Ended> {
                         } else {
                             Cause::NoServer
                         },
-                        at: At::from_nanos(250_000_000),
+                        at: At::from_nanos(250_000_000).into(),
                         ..Ends::default()
                     },
                 });
@@ -177,7 +178,7 @@ fn tshark_reads_every_message() {
     assert_eq!((column(5), column(6)), (vec![], vec![]), "{text}");
     let expected: BTreeSet<String> = connections()
         .iter()
-        .map(|ended| ended.ends.client.1.to_string())
+        .map(|ended| ended.ends.client_port.to_string())
         .collect();
     let ports = column(2);
     assert_eq!(
@@ -237,7 +238,10 @@ fn nfdump_has_every_flow() {
         .iter()
         .map(|flow| flow["src_port"].as_u64().expect("port"))
         .collect();
-    let expected: BTreeSet<u64> = connections().iter().map(|ended| ended.ends.client.1.into()).collect();
+    let expected: BTreeSet<u64> = connections()
+        .iter()
+        .map(|ended| ended.ends.client_port.into())
+        .collect();
     assert_eq!(ports, expected);
     for flow in &flows {
         assert_eq!(

@@ -50,8 +50,8 @@ impl SessionRecord {
 
     /// Sets the payload bytes of both directions; they stop at 2^48 - 1.
     pub(crate) fn set_bytes(&mut self, to_server: u64, to_client: u64) {
-        self.bytes_to_server = U48::from(to_server).0;
-        self.bytes_to_client = U48::from(to_client).0;
+        self.bytes_to_server = U48::from(to_server).to_le_bytes();
+        self.bytes_to_client = U48::from(to_client).to_le_bytes();
     }
 
     /// Notes that a server is called.

@@ -86,7 +86,7 @@ impl<S> Change<S> {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Goes on with other settings, and leaves in `change` what it had. Connections go on.
     pub fn adopt(&mut self, change: &mut Change<S>, now: Instant) {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         self.rooms.adopt(change);
     }
 

@@ -23,7 +23,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
     /// Sends an IP packet of a check with content to its server. One that belongs to no such check is dropped.
     pub fn send_for_check(&mut self, now: Instant, check: CheckId, packet: &[u8], out: &mut impl Output<P::Buffer>) {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         if let Err(reason) = self.rooms.send_for_check(check, packet, out) {
             self.rooms.emit.dropped(reason);
         }
@@ -31,7 +31,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 
     /// Takes the result of a check with content; ignores one that is no longer under way.
     pub fn end_check(&mut self, now: Instant, check: CheckId, end: CheckEnd) {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         if self.rooms.checks.with_content(check, &end) {
             self.rooms.end_check(check.server, end.result);
         }

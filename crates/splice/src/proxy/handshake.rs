@@ -201,7 +201,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         // Not before: the client of a connection that was not made may bring its cookie again.
         self.rooms.handshake.replay_filter.note(unused);
         self.rooms.on_cookie_returned(segment.key.remote);
-        self.rooms.records.begin(slot, self.rooms.now);
+        self.rooms.records.begin(slot);
         self.rooms.tally.note_begin(listener);
         if let Some(ms) = shook_hands_in {
             self.rooms.tally.note_handshake(listener, u64::from(ms) * 1_000);
@@ -376,7 +376,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             connection.state = State::AwaitPayload(client);
         }
         let state = record::State::Established;
-        self.records.state(slot, Side::Client, state, self.now);
+        self.records.state(slot, Side::Client, state);
     }
 
     /// The cookie that a client acknowledges whose SYN has been passed on, if it was made for that very SYN. An earlier copy

@@ -30,7 +30,7 @@ use netfcts::{FourTuple, Side};
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
     pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
         // connections, as SYNs do.
         if self.rooms.admission.overload.is_shedding() && !self.rooms.admission.shed_errors.take(now) {

@@ -197,7 +197,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         if self.rooms.admission.overload.is_shedding() || !self.deferred.is_empty() {
             self.handle_overloaded(batch, out);
         } else {
@@ -421,11 +421,18 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// It is this late: what is handled from now on comes now.
+    #[inline]
+    fn set_now(&mut self, now: Instant) {
+        self.now = now;
+        self.records.set_now(now);
+    }
+
     /// Counts the first byte of the connection's server, if there is one now and was none before.
     fn note_first_byte(&mut self, slot: u32, connection: &Connection) {
         if connection.bytes_to_client > 0
             && let Some(leg) = connection.ends.leg
-            && let Some(took) = self.records.answered(slot, self.now)
+            && let Some(took) = self.records.answered(slot)
         {
             self.tally.note_first_byte(connection.listener, leg.server.0, took);
         }

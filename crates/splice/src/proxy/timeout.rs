@@ -50,7 +50,7 @@ const NANOS_IN_MS: u64 = 1_000_000;
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Fires what is due. Returns true if anything was.
     pub fn poll_timers(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         out.enter(WorkStage::Timers);
         let mut worked = false;
         // The queue is empty: no burst will come of what was put off.
@@ -92,7 +92,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Ends open connections with a RST to both sides, and forgets those that rest: a round's part, in place of
     /// [`Proxy::poll_timers`]. Returns true when nothing is left.
     pub fn finish(&mut self, now: Instant, out: &mut impl Output<P::Buffer>) -> bool {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         (self.rooms.is_draining, self.rooms.is_finishing) = (true, true);
         self.handle_put_off(out);
         let mut budget = self.rooms.admission.round_budget(now, self.has_places(), out);

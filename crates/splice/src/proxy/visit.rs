@@ -213,7 +213,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         (filter, most): (&ConnectionFilter, u32),
         out: &mut impl Output<P::Buffer>,
     ) -> u32 {
-        self.rooms.now = now;
+        self.rooms.set_now(now);
         let mut ended = 0;
         for _ in 0..LOOKED_AT_PER_ROUND {
             if ended == most.min(ENDED_PER_ROUND) || out.room() < FRAMES_OF_TIMER {

@@ -88,8 +88,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                     if let Some(tap) = self.emit.concerned_tap() {
                         tap.note_call(slot, server);
                     }
-                    self.records
-                        .state(slot, Side::Server, record::State::SynReceived, self.now);
+                    self.records.state(slot, Side::Server, record::State::SynReceived);
                     return Some(Event::PortTaken);
                 }
             }
@@ -353,11 +352,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 self.upstream.note_answer_time(pool, took);
             }
             let called = (Side::Server, record::State::SynReceived);
-            let exact = self.records.micros_since(slot, called, self.now);
+            let exact = self.records.micros_since(slot, called);
             let took = exact.unwrap_or(took.as_micros() as u64);
             self.tally.note_connect(call.pool.map(|pool| pool.0), server.0, took);
         }
-        self.records.state(slot, Side::Server, record::State::Established, now);
+        self.records.state(slot, Side::Server, record::State::Established);
     }
 
     /// The server answers our SYN out of an older connection, or somebody in its place: a RST ends that, and the SYN goes out again, once a

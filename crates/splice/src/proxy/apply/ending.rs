@@ -47,14 +47,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.timers.disarm(slot);
         let source = connection.ends.source(&self.settings, &self.borrowed);
         let local_port = source.map_or(0, |(_, port)| port);
-        let lasted = self.records.start(slot).map(|start| self.now.micros_since(start));
+        let lasted = self.records.age(slot);
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, bytes, lasted);
         let class = self.admission.quotas.class(slot);
         let end = (cause, local_port, scene.given_up, class);
         let tap = self.emit.concerned_tap().and_then(|tap| tap.records(slot));
         let legs = connection.is_watched().then(|| self.legs.end(slot)).flatten();
-        self.records.end(slot, connection, (end, legs.as_ref()), self.now, tap);
+        self.records.end(slot, connection, (end, legs.as_ref()), tap);
         if let State::Spliced(spliced) = connection.state {
             self.rest(slot, connection, &spliced, cause);
         } else {

@@ -289,7 +289,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Phase::Spliced { client, server } = before else {
             return;
         };
-        let (now, fin) = (self.now, fin == FinChange::Noted);
+        let fin = fin == FinChange::Noted;
         let (own, peer) = match from {
             Side::Client => (client, server),
             Side::Server => (server, client),
@@ -309,11 +309,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 FinState::FinSent if !acknowledges_fin => State::Closing,
                 FinState::FinSent | FinState::FinAcknowledged => State::LastAck,
             };
-            self.records.state(slot, from, state, now);
+            self.records.state(slot, from, state);
         }
         if acknowledges_fin && peer == FinState::FinSent && own == FinState::Open && !fin {
-            self.records.state(slot, from.peer(), State::FinWait2, now);
-            self.records.state(slot, from, State::CloseWait, now);
+            self.records.state(slot, from.peer(), State::FinWait2);
+            self.records.state(slot, from, State::CloseWait);
         }
     }
 

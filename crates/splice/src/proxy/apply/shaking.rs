@@ -105,7 +105,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.rooms.handshake.forwarded_syns.remove(place);
             return self.rooms.emit.dropped(refusal.into());
         }
-        self.rooms.records.begin_with_syn(slot, self.rooms.now);
+        self.rooms.records.begin_with_syn(slot);
         self.rooms.tally.note_begin(listener);
         self.rooms.note_made(slot, segment, listener);
         self.drive_segment(
@@ -241,7 +241,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The client has acknowledged the SYN-ACK that was passed on to it.
     fn note_forwarded_handshake(&self, slot: u32, listener: u16) {
         let answered = (Side::Server, record::State::Established);
-        if let Some(took) = self.records.micros_since(slot, answered, self.now) {
+        if let Some(took) = self.records.micros_since(slot, answered) {
             self.tally.note_handshake(listener, took);
         }
     }
@@ -253,7 +253,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
     ) -> Option<()> {
-        let now = self.now;
         let Incoming { buffer, segment } = scene.incoming.as_ref()?;
         let segment = *segment;
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
@@ -277,7 +276,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         });
         self.note_forwarded_handshake(slot, connection.listener);
         self.on_cookie_returned(segment.key.remote);
-        self.records.state(slot, Side::Client, record::State::Established, now);
+        self.records.state(slot, Side::Client, record::State::Established);
         Some(())
     }
 
@@ -433,7 +432,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.timers.arm(slot, now + select);
         self.on_cookie_returned(incoming.segment.key.remote);
         self.note_forwarded_handshake(slot, connection.listener);
-        self.records.state(slot, Side::Client, record::State::Established, now);
+        self.records.state(slot, Side::Client, record::State::Established);
         Some(())
     }
 

@@ -240,11 +240,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let has_asked = client.acknowledged_len() > 0;
         (scene.server, scene.pool) = (Some(server), pool);
         match &mut connection.state {
-            State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload, now),
+            State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload),
             State::SynForwarded(_, call, _) => call.pool = pool,
             _ => {}
         }
-        let took = self.records.start(slot).map(|start| now.micros_since(start));
+        let took = self.records.age(slot);
         (self.tally).note_choice(listener, (rule, pool.map(|pool| pool.0)), took);
         if has_asked {
             self.renew_claim(connection, true);
@@ -306,7 +306,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let path = self.path_to_client(connection);
         self.records.count(Side::Client, TcpCounter::RecvFin);
         self.records.count(Side::Client, TcpCounter::SentFinPssv);
-        self.records.state(slot, Side::Client, record::State::FinWait1, now);
+        self.records.state(slot, Side::Client, record::State::FinWait1);
         self.timers.arm(slot, now + LAST_ACK_WAIT);
         self.emit.send(Some(incoming.buffer), &path, &control, &[], out);
     }
