@@ -244,18 +244,11 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Pairs of turns with a capture and without.
     fn pairs(&mut self, pairs: u32, query: &str, pace: Pace) -> Result<Pairs, BoxError> {
-        let mut failure = None;
-        let turns = pairs::take(pairs, |is_captured| {
-            if !is_captured {
-                return plain(self.inline, self.length);
-            }
-            let turn = self.captured(query, pace);
-            turn.unwrap_or_else(|error| {
-                failure = Some(error);
-                Vec::new()
-            })
-        });
-        failure.map_or_else(|| Ok(Pairs::of(&turns)), Err)
+        let turns = pairs::try_take(pairs, |is_captured| match is_captured {
+            true => self.captured(query, pace),
+            false => Ok(plain(self.inline, self.length)),
+        })?;
+        Ok(Pairs::of(&turns))
     }
 
     /// A turn under a capture.

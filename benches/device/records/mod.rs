@@ -1,8 +1,8 @@
 //! `./build.sh bench records`: what session records cost.
 //!
-//! Two proxies, one with records and one without, take turns; each pair of turns gives a ratio, and the pairs their median with an
-//! interval, so that what else happens on the machine hits both alike. Records are taken by another thread, which hands them to three
-//! sinks if asked to.
+//! One proxy takes turns with records and without: it goes on with another version of its configuration in between, as two proxies
+//! would differ by where their memory lies. Each pair of turns gives a ratio, and the pairs their median with an interval, so that what
+//! else happens on the machine hits both alike. Records are taken by another thread, which hands them to three sinks if asked to.
 
 use std::net::UdpSocket;
 
@@ -10,12 +10,13 @@ use benchkit::verdict;
 use serde::Serialize;
 use trafficengine::plot;
 
+mod switched;
 mod writing;
 
 use crate::device::cli::{Common, Turns, TwoCpus};
-use crate::device::pairs::Pairs;
-use crate::device::placements::Placed;
+use crate::device::pairs::{self, Pairs};
 use crate::device::{BoxError, Conditions, Host};
+use switched::Switched;
 use writing::Rates;
 
 /// The share of a connection that its record costs.
@@ -54,23 +55,25 @@ struct RecordsResult {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     // Whoever takes the records has the other CPUs.
     TwoCpus::choose(arguments.common.cpu, None)?.pin_proxy()?;
-    let host = Host::start(2, 1500)?;
-    let conditions = Conditions::new(arguments.turns.settings(arguments.turns.open));
+    let host = Host::start(1, 1500)?;
     // What nobody reads is dropped when their buffers are full.
     let collectors = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     let ports = [collectors[0].local_addr()?.port(), collectors[1].local_addr()?.port()];
-    let with = Conditions {
+    let conditions = Conditions {
+        shown: true,
         records: true,
         sinks: arguments.sinks.then_some(ports),
-        ..conditions
+        ..Conditions::new(arguments.turns.settings(arguments.turns.open))
     };
-    let placed = Placed::take(
-        &host,
-        [&with, &conditions],
-        arguments.turns.pairs,
-        arguments.turns.length(),
-    )?;
-    let (paired, unwanted, invalid_because) = (placed.paired, placed.unwanted, placed.invalid_because);
+    let mut proxy = Switched::open(&host, &conditions)?;
+    let turns = pairs::try_take(arguments.turns.pairs, |has_records| proxy.turn(has_records))?;
+    let (paired, unwanted) = (Pairs::of(&turns), proxy.result());
+    let invalid_because = paired.reasons_against([
+        ("lost", unwanted.lost),
+        ("retransmitted", unwanted.retransmitted),
+        ("failed", unwanted.failed),
+        ("records_lost", unwanted.records_lost),
+    ]);
     let [written_per_second_file, written_per_second_null] = writing::measure(arguments.turns.length())?;
     let result = RecordsResult {
         written_per_second_file,
@@ -78,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         paired,
         cycles_with: paired.cycles[0],
         cycles_without: paired.cycles[1],
-        pairs: placed.pairs,
+        pairs: turns.len(),
         records_lost: unwanted.records_lost,
         lost: unwanted.lost,
         retransmitted: unwanted.retransmitted,

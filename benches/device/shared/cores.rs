@@ -102,6 +102,11 @@ impl Member {
         Ok((reloader, text))
     }
 
+    /// The text of its configuration.
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+
     /// Opens it on the thread that runs it, as long as the registration lasts; one at a time.
     pub(crate) fn open(self, name: char, conditions: &Conditions) -> Result<(RegisteredThread, InlineProxy), BoxError> {
         let eal = self.eal.clone();

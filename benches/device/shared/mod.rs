@@ -270,6 +270,19 @@ impl Host {
         Ok(inline)
     }
 
+    /// The same of a member, on the thread of this host.
+    pub(crate) fn open_member(
+        &self,
+        name: char,
+        conditions: &Conditions,
+        member: Member,
+    ) -> Result<InlineProxy, BoxError> {
+        let mut inline = open_on(&self.eal, name, conditions, Some(member))?;
+        inline.warm_up(&conditions.settings);
+        inline.settle();
+        Ok(inline)
+    }
+
     /// Opens rings and proxy, whose configuration is what `adjust` makes of the usual one.
     pub(crate) fn open_ends(
         &self,

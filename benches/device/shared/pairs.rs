@@ -3,6 +3,7 @@
 //! A machine's speed drifts, so that only neighbours are compared: each pair of turns gives a ratio, and the pairs their median with
 //! an interval.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use benchkit::{Coverage, Measured, Ratio, Sum, unwanted, verdict};
@@ -16,12 +17,20 @@ pub(crate) type Turn = Vec<Measured>;
 /// Takes turns in pairs; which of a pair is taken first alternates, so that a drift of the machine favours neither. `turn` is told
 /// whether it is the first of its pair in the result.
 pub(crate) fn take(pairs: u32, mut turn: impl FnMut(bool) -> Turn) -> Vec<(Turn, Turn)> {
+    match try_take(pairs, |is_first| Ok::<_, Infallible>(turn(is_first))) {
+        Ok(turns) => turns,
+        Err(never) => match never {},
+    }
+}
+
+/// The same of turns that may fail.
+pub(crate) fn try_take<E>(pairs: u32, mut turn: impl FnMut(bool) -> Result<Turn, E>) -> Result<Vec<(Turn, Turn)>, E> {
     let mut pair = |number: u32| {
         if number.is_multiple_of(2) {
-            let second = turn(false);
-            (turn(true), second)
+            let second = turn(false)?;
+            Ok((turn(true)?, second))
         } else {
-            (turn(true), turn(false))
+            Ok((turn(true)?, turn(false)?))
         }
     };
     (0..pairs).map(&mut pair).collect()
