@@ -92,7 +92,7 @@ impl EndPoint {
         }
     }
 
-    /// Runs what is due at `now`. Packets to send are [taken](Self::take_packet) afterwards.
+    /// Runs what is due at `now`. Packets to send are given by [`EndPoint::packet`] afterwards.
     pub(super) fn poll(&mut self, now: Instant) {
         if now < self.due || self.result.is_some() {
             return;
