@@ -264,10 +264,7 @@ impl Host {
 
     /// The same, once connections are open and ports are used again.
     pub(crate) fn open_warm(&self, name: char, conditions: &Conditions) -> Result<InlineProxy, BoxError> {
-        let mut inline = self.open(name, conditions)?;
-        inline.warm_up(&conditions.settings);
-        inline.settle();
-        Ok(inline)
+        Ok(warm(self.open(name, conditions)?, conditions))
     }
 
     /// The same of a member, on the thread of this host.
@@ -277,10 +274,7 @@ impl Host {
         conditions: &Conditions,
         member: Member,
     ) -> Result<InlineProxy, BoxError> {
-        let mut inline = open_on(&self.eal, name, conditions, Some(member))?;
-        inline.warm_up(&conditions.settings);
-        inline.settle();
-        Ok(inline)
+        Ok(warm(open_on(&self.eal, name, conditions, Some(member))?, conditions))
     }
 
     /// Opens rings and proxy, whose configuration is what `adjust` makes of the usual one.
@@ -388,6 +382,13 @@ impl Host {
 
 /// Load and proxy in one thread.
 pub(crate) type InlineProxy = InlineBench<ProxyDevice, LoadPort, MbufPool, Clock>;
+
+/// Has a proxy open its connections, and go on until ports are used again.
+fn warm(mut inline: InlineProxy, conditions: &Conditions) -> InlineProxy {
+    inline.warm_up(&conditions.settings);
+    inline.settle();
+    inline
+}
 
 /// Opens rings, proxy and load on the calling thread; one of several proxies if it is a member.
 fn open_on(eal: &Eal, name: char, conditions: &Conditions, member: Option<Member>) -> Result<InlineProxy, BoxError> {
