@@ -159,21 +159,23 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
 }
 
+/// What `POST` changes, but for subjects in and out of service.
+const CHANGES: [&str; 12] = [
+    "announce/on",
+    "announce/off",
+    "reset",
+    "capture",
+    "connections/end",
+    "lists/add",
+    "lists/remove",
+    "records/reopen",
+    "records/on",
+    "records/off",
+    "log",
+    "reload",
+];
+
 fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    const CHANGES: [&str; 12] = [
-        "announce/on",
-        "announce/off",
-        "reset",
-        "capture",
-        "connections/end",
-        "lists/add",
-        "lists/remove",
-        "records/reopen",
-        "records/on",
-        "records/off",
-        "log",
-        "reload",
-    ];
     let change = request.path.strip_prefix("/api/v1/");
     let order = Order::read(request.path, request.query);
     let is_one = |change: &&str| CHANGES.contains(change) || order.is_some();
@@ -193,7 +195,12 @@ fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         Err((status, sentence)) => return Answer::refusal(status, &(sentence + "\n")),
     };
     let of_order = order.map(|order| Change::Service(order.subject, order.service));
-    if let Some(kept) = of_order.or_else(|| kept_change(change, request.query)) {
+    // What has pairs reads them by itself.
+    let text = match query::decoded(if change == "log" { request.query } else { "" }) {
+        Ok(text) => text,
+        Err(sentence) => return Answer::refusal(400, &format!("{sentence}\n")),
+    };
+    if let Some(kept) = of_order.or_else(|| kept_change(change, &text)) {
         let keep = |doors: &Doors| doors.journal.make(watch, levels, &kept);
         if let Err(sentence) = doors.map_or_else(|| kept.make(watch, levels), keep) {
             let status = if order.is_some() { 409 } else { 400 };

@@ -235,7 +235,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
         }),
         CtlCommand::Set {
             command: SetCommand::LogLevel { levels },
-        } => post(&format!("log?{levels}")),
+        } => post(&format!("log?{}", escaped(levels))),
         CtlCommand::Reload { .. } => post("reload"),
         CtlCommand::Drain(leave) => post(&format!("drain/{}", leave.path())),
         CtlCommand::Maint(leave) => post(&format!("maint/{}", leave.path())),
@@ -360,17 +360,19 @@ fn pages(
     }
 }
 
-/// A path with a query (RFC 3986 2.1: what is not unreserved is escaped).
-pub(super) fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
-    let escaped = |text: &str| -> String {
-        let escape = |byte: u8| match byte {
-            // What a query may hold as it is (RFC 3986 3.4), but for what divides pairs.
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
-            b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b',' => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        };
-        text.bytes().map(escape).collect()
+/// Text for a query (RFC 3986 2.1: what is not unreserved is escaped).
+fn escaped(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        // What a query may hold as it is (RFC 3986 3.4), but for what divides pairs.
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b',' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
     };
+    text.bytes().map(escape).collect()
+}
+
+/// A path with a query.
+pub(super) fn query(path: &str, pairs: &[(&str, impl AsRef<str>)]) -> String {
     let pairs: Vec<String> = pairs
         .iter()
         .map(|(name, value)| format!("{name}={}", escaped(value.as_ref())))

@@ -35,7 +35,7 @@ pub(crate) fn read<'a>(
 }
 
 /// Text of a URL's query (RFC 3986 2.1). Nothing that can be asked for has control characters in it.
-fn decoded(text: &str) -> Result<String, String> {
+pub(crate) fn decoded(text: &str) -> Result<String, String> {
     let wrong = || format!("`{text}`: expected text, with two hexadecimal digits behind each %");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

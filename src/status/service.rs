@@ -67,9 +67,9 @@ fn read_close(query: &str, service: Service) -> Result<Option<Duration>, String>
 }
 
 /// A change that is kept, but for those of subjects.
-pub(super) fn kept_change<'a>(change: &str, query: &'a str) -> Option<Change<'a>> {
+pub(super) fn kept_change<'a>(change: &str, levels: &'a str) -> Option<Change<'a>> {
     match change {
-        "log" => Some(Change::Log(query)),
+        "log" => Some(Change::Log(levels)),
         "records/on" => Some(Change::Records(true)),
         "records/off" => Some(Change::Records(false)),
         "announce/on" => Some(Change::Announce(true)),

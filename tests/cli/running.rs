@@ -434,7 +434,7 @@ fn who_answers_strangers_makes_the_calls_of_a_server_only() {
         &["show", "connections"],
         &["drain", "server", "one"],
         &["ready", "server", "one"],
-        &["set", "log-level", "debug"],
+        &["set", "log-level", "info, proxyengine=debug"],
         &["records", "reopen"],
         &["reload"],
     ] {
