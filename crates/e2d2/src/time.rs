@@ -55,12 +55,6 @@ impl Instant {
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
-
-    /// The same in whole microseconds.
-    #[inline]
-    pub const fn micros_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0) / 1_000
-    }
 }
 
 impl Add<Duration> for Instant {

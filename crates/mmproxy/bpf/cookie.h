@@ -6,7 +6,7 @@
 //
 // So a later segment is known to be of a connection whose first one has not come, and the balancer will repeat that. The 13 bits are
 // those above the lowest three of a sum: they differ for numbers that are 8 to 65 528 apart. That is all of a SYN-ACK's window but its
-// first and last bytes, and a header has more than eight: a later segment is not taken for the first.
+// first and last bytes, and the shortest header has 15: a later segment is not taken for the first.
 
 const volatile u16 mss_values[8] = { 536, 1220, 1360, 1400, 1440, 1460, 8940, 65460 };
 

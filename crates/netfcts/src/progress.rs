@@ -421,7 +421,7 @@ mod tests {
                     let mut of_model = model.changes().filter(|change| (change.side, change.state) == (side, state));
                     let after = of_model.next_back().map(|change| change.after.as_micros() as u64);
                     let later = Instant::from_nanos(START + (1 << 50));
-                    let since = after.map(|after| later.micros_since(start) - after);
+                    let since = after.map(|after| Micros::from(later).since(start.into()) - after);
                     prop_assert_eq!(progress.micros_since((side, state), later.into()), since);
                 }
             }

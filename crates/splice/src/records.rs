@@ -57,7 +57,7 @@ impl Log {
         }
     }
 
-    /// It is this late: what is noted from now on happens now.
+    /// Sets the time of what is noted from now on.
     #[inline]
     pub(crate) fn set_now(&mut self, now: Instant) {
         self.now = now.into();
@@ -154,31 +154,23 @@ impl Log {
 
     /// Whom a PROXY header has named, if the record of the connection in `slot` is kept.
     pub(crate) fn proxied_client(&self, slot: u32) -> Option<u128> {
-        let record = self.records.get(slot as usize)?;
-        if record.is_begun() {
-            record.proxied_client()
-        } else {
-            None
-        }
+        self.kept(slot)?.proxied_client()
     }
 
     /// When the connection in `slot` began, if its record is kept.
     pub(crate) fn start(&self, slot: u32) -> Option<Instant> {
-        let record = self.records.get(slot as usize)?;
-        record.is_begun().then(|| record.start().into())
+        Some(self.kept(slot)?.start().into())
     }
 
     /// How many microseconds ago the connection in `slot` began, if its record is kept.
     pub(crate) fn age(&self, slot: u32) -> Option<u64> {
-        let record = self.records.get(slot as usize).filter(|record| record.is_begun())?;
-        Some(self.now.since(record.start()))
+        Some(self.now.since(self.kept(slot)?.start()))
     }
 
     /// How many microseconds ago a side of the connection in `slot` has entered a state, the last time, if its record is kept and
     /// knows.
     pub(crate) fn micros_since(&self, slot: u32, change: (Side, State)) -> Option<u64> {
-        let record = self.records.get(slot as usize).filter(|record| record.is_begun())?;
-        record.micros_since(change, self.now)
+        self.kept(slot)?.micros_since(change, self.now)
     }
 
     /// Notes that the server of the connection in `slot` has answered, and says how many microseconds after its SYN-ACK, if the record is
@@ -237,6 +229,11 @@ impl Log {
             sink.send(ended);
         }
         record.clear();
+    }
+
+    #[inline]
+    fn kept(&self, slot: u32) -> Option<&Progress> {
+        self.records.get(slot as usize).filter(|record| record.is_begun())
     }
 
     fn record(&mut self, slot: u32) -> Option<&mut Progress> {

@@ -421,7 +421,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// It is this late: what is handled from now on comes now.
+    /// Sets the time of what is handled from now on.
     #[inline]
     fn set_now(&mut self, now: Instant) {
         self.now = now;
