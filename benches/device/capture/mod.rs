@@ -1,8 +1,7 @@
 //! `./build.sh bench capture`: what a capture costs the core that is captured.
 //!
 //! One proxy takes turns with itself: with a capture of one connection in 10 000 and with none; with a capture of every frame whose
-//! reader takes a tenth of what it could, or nothing before the end, and with none. For what a capture leaves behind proxies are opened
-//! anew, and each is compared with itself, before and after a capture or a pause as long: two proxies differ by more than that is. The
+//! reader takes a tenth of what it could, or nothing before the end, and with none; behind a capture, and behind a pause as long. The
 //! capture goes over the control socket, as the engine's does, to a reader on another CPU, which counts the frames that the file reports
 //! as lost.
 //!
@@ -10,7 +9,7 @@
 
 use std::time::Duration;
 
-use benchkit::{Measured, verdict};
+use benchkit::{CpsSettings, Measured, verdict};
 use serde::Serialize;
 
 mod reader;
@@ -33,16 +32,14 @@ pub(crate) struct Arguments {
 /// a turn without one it has stood still until the reader was done.
 const BEGINNING: Duration = Duration::from_millis(20);
 
-/// Proxies that are captured once, and as many that are not, for what a capture leaves behind.
-const OPENED_ANEW: u32 = 20;
-
-/// How long that capture is. From its order to the end of its file it takes longer, and as long is the pause in its place.
+/// How long a capture is before a turn without one, for what it leaves behind. From its order to the end of its file it takes longer, and
+/// as long is the pause in its place.
 const ONCE: Duration = Duration::from_millis(50);
 
 /// Names are those of the JSON. Percents are of the busy cycles of a connection.
 #[derive(Default, Serialize)]
 struct CaptureResult {
-    /// What is left of a capture that is over.
+    /// What is left of a capture that is over, when all connections of its time are.
     off_percent: f64,
     off_interval: [f64; 2],
     /// One connection in 10 000.
@@ -83,11 +80,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     let mut bench = Bench {
         inline: &mut inline,
         reader: &reader,
-        length: settings.length,
+        settings,
         files: File::default(),
     };
     let costs = Costs::measure(&mut bench, arguments.turns.pairs)?;
-    let once = LeftBehind::measure(&host, &conditions, &reader, arguments.turns.pairs)?;
     let files = std::mem::take(&mut bench.files);
     let lost_counted = watch.captured().lost;
     let report = inline.result(&settings, &Measured::default());
@@ -99,10 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
     ];
     let mut invalid_because = costs.sampled.reasons_against(counts);
     invalid_because.extend(costs.slow.reasons_against([]));
-    invalid_because.extend(
-        once.captured
-            .reasons_against([("failed when captured once", once.failed)]),
-    );
+    invalid_because.extend(costs.off.reasons_against([]));
     let result = CaptureResult {
         lost_counted,
         lost_written: files.lost,
@@ -113,8 +106,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
         failed: report.failed,
         valid: invalid_because.is_empty(),
         invalid_because,
-        off_percent: percent(once.captured.ratio / once.paused.ratio),
-        off_interval: [0, 1].map(|end| percent(once.captured.interval[end] / once.paused.interval[1 - end])),
         ..costs.told()
     };
     tell(&result);
@@ -124,6 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, BoxError> {
 
 /// Pairs of turns of each kind.
 struct Costs {
+    off: Pairs,
     sampled: Pairs,
     stalled: Pairs,
     fast: Pairs,
@@ -133,6 +125,7 @@ struct Costs {
 impl Costs {
     fn measure(bench: &mut Bench<'_>, pairs: u32) -> Result<Costs, BoxError> {
         Ok(Costs {
+            off: bench.left_behind(pairs)?,
             sampled: bench.pairs(pairs, "sample=1/10000", Pace::Fast)?,
             stalled: bench.pairs(pairs, "", Pace::Stalled)?,
             fast: bench.pairs(pairs, "", Pace::Fast)?,
@@ -143,6 +136,8 @@ impl Costs {
     /// What they say, without what was counted.
     fn told(&self) -> CaptureResult {
         CaptureResult {
+            off_percent: percent(self.off.ratio),
+            off_interval: self.off.interval.map(percent),
             sampled_percent: percent(self.sampled.ratio),
             sampled_interval: self.sampled.interval.map(percent),
             slow_reader_workers_percent: percent(self.slow.ratio),
@@ -152,50 +147,6 @@ impl Costs {
             fast_reader_workers_percent: percent(self.fast.ratio),
             ..CaptureResult::default()
         }
-    }
-}
-
-/// Turns of proxies opened anew, those behind a capture or a pause by those before it.
-struct LeftBehind {
-    captured: Pairs,
-    paused: Pairs,
-    failed: u64,
-}
-
-impl LeftBehind {
-    fn measure(host: &Host, conditions: &Conditions, reader: &Reader, pairs: u32) -> Result<LeftBehind, BoxError> {
-        let mut turns: [Vec<(Turn, Turn)>; 2] = [Vec::new(), Vec::new()];
-        let (mut failed, mut pause) = (0, ONCE);
-        // Names are unique in the process; which kind is first alternates.
-        for (number, name) in (0..2 * OPENED_ANEW).zip(('b'..='z').chain('A'..='Z')) {
-            let is_captured = (number + number / 2).is_multiple_of(2);
-            let mut inline = host.open_warm(name, conditions)?;
-            reader.look_at(inline.device.watch().ok_or("a proxy that shows nothing")?)?;
-            let length = conditions.settings.length;
-            let several = |inline: &mut InlineProxy| -> Vec<Turn> {
-                (0..pairs.div_ceil(OPENED_ANEW))
-                    .map(|_| pairs::turn_of(inline, length))
-                    .collect()
-            };
-            let before = several(&mut inline);
-            if is_captured {
-                let start = inline.counter.now();
-                while_captured(reader, &mut inline, ("", Pace::Fast), |inline| {
-                    pairs::go_on(inline, ONCE)
-                })?;
-                pause = inline.counter.now() - start;
-            } else {
-                pairs::go_on(&mut inline, pause);
-            }
-            turns[usize::from(!is_captured)].extend(several(&mut inline).into_iter().zip(before));
-            failed += inline.result(&conditions.settings, &Measured::default()).failed;
-        }
-        let [captured, paused] = turns.map(|turns| Pairs::of(&turns));
-        Ok(LeftBehind {
-            captured,
-            paused,
-            failed,
-        })
     }
 }
 
@@ -237,7 +188,7 @@ fn tell(result: &CaptureResult) {
 struct Bench<'a> {
     inline: &'a mut InlineProxy,
     reader: &'a Reader,
-    length: Duration,
+    settings: CpsSettings,
     files: File,
 }
 
@@ -246,18 +197,51 @@ impl Bench<'_> {
     fn pairs(&mut self, pairs: u32, query: &str, pace: Pace) -> Result<Pairs, BoxError> {
         let turns = pairs::try_take(pairs, |is_captured| match is_captured {
             true => self.captured(query, pace),
-            false => Ok(plain(self.inline, self.length)),
+            false => Ok(plain(self.inline, self.settings.length)),
+        })?;
+        Ok(Pairs::of(&turns))
+    }
+
+    /// Pairs of turns behind a capture of every frame and behind a pause, of connections that have all begun after it.
+    fn left_behind(&mut self, pairs: u32) -> Result<Pairs, BoxError> {
+        let mut pause = ONCE;
+        let turns = pairs::try_take(pairs, |is_captured| {
+            if is_captured {
+                let start = self.inline.counter.now();
+                self.while_captured("", Pace::Fast, |inline| pairs::go_on(inline, ONCE))?;
+                pause = self.inline.counter.now() - start;
+            } else {
+                pairs::go_on(self.inline, pause);
+            }
+            pairs::renew(self.inline, self.settings.open);
+            Ok::<_, BoxError>(pairs::turn_of(self.inline, self.settings.length))
         })?;
         Ok(Pairs::of(&turns))
     }
 
     /// A turn under a capture.
     fn captured(&mut self, query: &str, pace: Pace) -> Result<Turn, BoxError> {
-        let length = self.length;
-        let (turn, file) = while_captured(self.reader, self.inline, (query, pace), |inline| plain(inline, length))?;
+        let length = self.settings.length;
+        self.while_captured(query, pace, |inline| plain(inline, length))
+    }
+
+    /// Does `work` under a capture, whose file is read to its end.
+    fn while_captured<T>(
+        &mut self,
+        query: &str,
+        pace: Pace,
+        work: impl FnOnce(&mut InlineProxy) -> T,
+    ) -> Result<T, BoxError> {
+        self.reader.begin(query, pace);
+        self.reader.turn_until_answered(self.inline);
+        self.reader.answered()?;
+        let done = work(self.inline);
+        self.reader.end();
+        self.reader.turn_until_answered(self.inline);
+        let file = self.reader.finished()?;
         self.files.frames += file.frames;
         self.files.lost += file.lost;
-        Ok(turn)
+        Ok(done)
     }
 }
 
@@ -265,20 +249,4 @@ impl Bench<'_> {
 fn plain(inline: &mut InlineProxy, length: Duration) -> Turn {
     pairs::go_on(inline, BEGINNING);
     pairs::turn_of(inline, length)
-}
-
-/// Does `work` under a capture, whose file is read to its end.
-fn while_captured<T>(
-    reader: &Reader,
-    inline: &mut InlineProxy,
-    (query, pace): (&str, Pace),
-    work: impl FnOnce(&mut InlineProxy) -> T,
-) -> Result<(T, File), BoxError> {
-    reader.begin(query, pace);
-    reader.turn_until_answered(inline);
-    reader.answered()?;
-    let done = work(inline);
-    reader.end();
-    reader.turn_until_answered(inline);
-    Ok((done, reader.finished()?))
 }

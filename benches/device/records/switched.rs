@@ -15,9 +15,6 @@ use crate::device::{BoxError, Conditions, Host, InlineProxy, Member, drain};
 /// How long the core may take to go on.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks at how many connections are over.
-const AT_ONCE: Duration = Duration::from_millis(5);
-
 /// A turn at a proxy, with records and without.
 pub(crate) struct Switched {
     inline: InlineProxy,
@@ -81,10 +78,7 @@ impl Switched {
         self.inline.run_until(end, |_| self.is_done.load(Ordering::Acquire));
         self.replies.try_recv()??;
         self.has_records = has_records;
-        let last = self.inline.completed() + 2 * u64::from(self.conditions.settings.open);
-        while self.inline.completed() < last && self.inline.counter.now() < end {
-            pairs::go_on(&mut self.inline, AT_ONCE);
-        }
+        pairs::renew(&mut self.inline, self.conditions.settings.open);
         Ok(())
     }
 

@@ -14,6 +14,12 @@ use super::InlineProxy;
 /// What one side of a pair has measured: one core, or several at once.
 pub(crate) type Turn = Vec<Measured>;
 
+/// How long the connections that are open may take to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two looks at how many connections are over.
+const AT_ONCE: Duration = Duration::from_millis(5);
+
 /// Takes turns in pairs; which of a pair is taken first alternates, so that a drift of the machine favours neither. `turn` is told
 /// whether it is the first of its pair in the result.
 pub(crate) fn take(pairs: u32, mut turn: impl FnMut(bool) -> Turn) -> Vec<(Turn, Turn)> {
@@ -47,6 +53,15 @@ pub(crate) fn turn_of(inline: &mut InlineProxy, length: Duration) -> Turn {
 pub(crate) fn go_on(inline: &mut InlineProxy, length: Duration) {
     let end = inline.counter.now() + length;
     inline.run_until(end, |_| false);
+}
+
+/// Has a proxy, which has `open` connections, do its work until they are over and others have come.
+pub(crate) fn renew(inline: &mut InlineProxy, open: u32) {
+    let end = inline.counter.now() + PATIENCE;
+    let last = inline.completed() + 2 * u64::from(open);
+    while inline.completed() < last && inline.counter.now() < end {
+        go_on(inline, AT_ONCE);
+    }
 }
 
 /// What pairs of turns say. Field names are those of the JSON.
