@@ -6,7 +6,7 @@
 # one run of cargo, as it comes.
 
 # Groups of test programs that run beside the others.
-BESIDE=("nic package" "rig inline packaging ancestors")
+BESIDE=("nic package" "rig inline packaging ancestors" "neighbour_linux")
 
 TEST_FOLDER=
 cleanup_tests() { [ -z "$TEST_FOLDER" ] || rm -rf "$TEST_FOLDER"; }
