@@ -1,4 +1,4 @@
-//! Copies of requests that are given up when the memory for them is short (DESIGN: decision 28): the client repeats what
+//! Copies of requests that are given up when the memory for them is short (DECISIONS.md 28): the client repeats what
 //! it has no ACK for, and no connection whose server is called is reset.
 
 use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only};

@@ -461,7 +461,7 @@ fn the_right_edge_does_not_move_back_at_the_splice() {
     }
 }
 
-/// DESIGN, decision 4: without an acknowledgement of what is there, a client whose first window is full, or whose
+/// DECISIONS.md 3: without an acknowledgement of what is there, a client whose first window is full, or whose
 /// TCP waits for news before it repeats, never sends what is missing.
 #[test]
 fn half_a_tls_hello_whose_middle_segment_is_lost_gets_through() {

@@ -282,7 +282,7 @@ impl<'a> Case<'a> {
         }
         let record = match self.records {
             [record] => record,
-            // Its cookie expired before any of its segments came through (DESIGN: decision 2).
+            // Its cookie expired before any of its segments came through (DECISIONS.md 5).
             [] if self.was_never_heard() => return Ok(()),
             [] => return Err("there is no record of it".into()),
             all if self.scenario.binding == Binding::Syn => one_that_was_served(self.without_a_late_copy(all))?,
@@ -393,7 +393,7 @@ impl<'a> Case<'a> {
                 self.touched.by_server && any(&|fate| matches!(fate, Fate::Refuses | Fate::Restarts { .. }))
             }
             // The RST of an abort was lost, or came with a number ahead of lost data, which is no proof: it passed, its
-            // receiver believed it, and here only silence shows the end (DESIGN: decision 12).
+            // receiver believed it, and here only silence shows the end (DECISIONS.md 9).
             Cause::IdleTimeout | Cause::HalfCloseTimeout if self.is_aborted() && self.touched.any_frame() => true,
             Cause::IdleTimeout | Cause::HalfCloseTimeout if self.reads_in_silence() => true,
             _ => self.may_have_timed_out(cause),

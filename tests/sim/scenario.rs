@@ -450,7 +450,7 @@ impl ServerPlan {
     }
 }
 
-/// A listener must not promise more than its servers take (DESIGN: decision 3), and bytes that the selector wants to see
+/// A listener must not promise more than its servers take (DECISIONS.md 13), and bytes that the selector wants to see
 /// are promised 16 KiB: smoltcp's sender does not survive a window that shrinks.
 const SMALL_SERVER: u64 = 3_000;
 

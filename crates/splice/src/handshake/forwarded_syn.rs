@@ -1,5 +1,5 @@
 //! SYNs that are passed on: what must be remembered of one until its client has acknowledged the server's answer
-//! (DESIGN: decision 6).
+//! (DECISIONS.md 22).
 //!
 //! The client repeats its SYN, but another server may have to get it before that, and every repetition must look the same
 //! to the server. So the SYN is kept here, in a table of fixed size, and written afresh each time; the connection knows
@@ -91,8 +91,8 @@ pub(crate) fn ecn(segment: &Segment) -> TcpFlags {
     segment.flags & (TcpFlags::ECE | TcpFlags::CWR)
 }
 
-/// The options of a SYN or SYN-ACK without those that would not survive the change of addresses and numbers (DESIGN:
-/// decision 3): fast-open cookies are bound to addresses, MPTCP's tokens to both ends, MD5 and AO sign the numbers.
+/// The options of a SYN or SYN-ACK without those that would not survive the change of addresses and numbers (DECISIONS.md
+/// 13): fast-open cookies are bound to addresses, MPTCP's tokens to both ends, MD5 and AO sign the numbers.
 pub(crate) fn passable(raw: &[u8]) -> OptionBytes {
     let mut passed: OptionBytes = raw.iter().copied().take(OptionBytes::new().capacity()).collect();
     let _: Delta = options::blank(&mut passed, |kind| {

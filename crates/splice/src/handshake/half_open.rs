@@ -1,4 +1,4 @@
-//! SYN-ACKs that are repeated because the client may stay silent (DESIGN: decision 2).
+//! SYN-ACKs that are repeated because the client may stay silent (DECISIONS.md 15).
 //!
 //! A client of a listener that binds at the handshake waits for the server to speak. If its ACK is lost, it believes to
 //! be connected and says nothing, and a cookie alone would never know. So these SYNs are remembered, in a ring of fixed

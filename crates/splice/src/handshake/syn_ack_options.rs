@@ -1,4 +1,4 @@
-//! What SYN-ACKs promise on behalf of servers that are not chosen yet (DESIGN: decision 3).
+//! What SYN-ACKs promise on behalf of servers that are not chosen yet (DECISIONS.md 13).
 //!
 //! ```text
 //!   probe's SYN-ACK ─┐                    least of all servers that         frozen by the first SYN

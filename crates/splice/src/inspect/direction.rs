@@ -316,7 +316,7 @@ impl InspectedDirection {
     }
 
     /// The longest segment of kept bytes at `at`: a PROXY header, which no byte of the sender became, is a segment of its
-    /// own (DESIGN: decision 5).
+    /// own (DECISIONS.md 14).
     pub(crate) fn longest_segment(&self, at: SeqNum) -> u32 {
         let mss = u32::from(self.mss);
         match self.ranges.first() {

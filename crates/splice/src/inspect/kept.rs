@@ -6,7 +6,7 @@
 /// The size of a block.
 const BLOCK: usize = 2 * 1024;
 
-/// The most bytes that one direction keeps (DESIGN: decision 14).
+/// The most bytes that one direction keeps (DECISIONS.md 23).
 pub(crate) const LIMIT: usize = 64 * 1024;
 
 /// No block.

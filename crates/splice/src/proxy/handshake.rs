@@ -1,7 +1,7 @@
 //! Strangers: the cookie SYN-ACK, the ACK that redeems it, and the refusal of everything else.
 //!
 //! Nothing here remembers anything: what a stranger sends costs cycles and at most one frame, no larger than its own
-//! plus options (DESIGN: decision 12).
+//! plus options (DECISIONS.md 8).
 
 use crate::admission::quotas::Applicant;
 use crate::admission::round_budget::RoundBudget;

@@ -1,4 +1,4 @@
-//! The PROXY header that a connection to a server begins with (DESIGN: decision 5).
+//! The PROXY header that a connection to a server begins with (DECISIONS.md 14).
 //!
 //! The header is ours: no client will repeat it. So it becomes the first part of what we owe to the server
 //! ([`rtx`](crate::retransmit::rtx)), goes out before the client's first bytes, in their segment if both fit, and all client bytes move

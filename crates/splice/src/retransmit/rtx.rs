@@ -1,5 +1,5 @@
 //! What we owe to a server: the PROXY header, and client bytes that we acknowledged before there was a server
-//! (DESIGN: decisions 4 and 5).
+//! (DECISIONS.md 3 and 14).
 //!
 //! The client has forgotten them, so we repeat them until the server acknowledges: after RTO with back-off (RFC 6298
 //! 5.4–5.6), and at once after three duplicate ACKs (RFC 5681 3.2). Until then ACKs towards the client never fall

@@ -1,4 +1,4 @@
-//! The rewriting of a spliced segment whose other leg has the other version of IP (RFC 7915, DESIGN: decision 8).
+//! The rewriting of a spliced segment whose other leg has the other version of IP (RFC 7915, DECISIONS.md 21).
 //!
 //! A translator between networks maps addresses; here both legs have end points of their own, so what is left of
 //! RFC 7915 is the exchange of one IP header for the other, in the buffer where the packet is: the frame begins 20 bytes

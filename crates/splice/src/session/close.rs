@@ -1,7 +1,7 @@
 //! What is known of one direction of a spliced connection, and what follows for FIN and RST.
 //!
 //! A splicer has no receive queue and so no RCV.NXT. It sees what one side sends and what the other acknowledges, and
-//! judges by these two alone (DESIGN: decision 12). All numbers are the sender's own.
+//! judges by these two alone (DECISIONS.md 9). All numbers are the sender's own.
 
 use crate::session::event::FinChange;
 use netfcts::seq::SeqNum;

@@ -1,4 +1,4 @@
-//! Segments of inspected connections: each byte is shown once and in order (DESIGN: decision 14).
+//! Segments of inspected connections: each byte is shown once and in order (DECISIONS.md 23).
 //!
 //! Only the next segment in order is shown; others are dropped and answered by a duplicate ACK, so that their sender
 //! repeats what is missing at once (RFC 5681 3.2). What follows from a verdict is in the direction's numbers

@@ -1,5 +1,5 @@
 //! How an inspection begins: the inspector is offered the connection, and shown the first payload before the server gets
-//! it (DESIGN: decision 14).
+//! it (DECISIONS.md 23).
 
 use super::calling::SpliceParams;
 use super::inspecting::InspectOutcome;
