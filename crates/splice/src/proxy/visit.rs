@@ -252,12 +252,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             listener_address: addresses.value(connection.ends.listener_address),
             source: connection.ends.source(&self.rooms.settings, &self.rooms.borrowed),
             began: self.rooms.records.start(slot),
-            legs: self
-                .rooms
-                .legs
-                .figures(slot)
-                .filter(|_| connection.is_watched())
-                .copied(),
+            // Whoever is not watched has no place there to be looked for.
+            legs: (connection.is_watched())
+                .then(|| self.rooms.legs.figures(slot).copied())
+                .flatten(),
             at: now,
             connection: connection.clone(),
         };
