@@ -368,9 +368,12 @@ fn pools(report: &Report, watch: &Watch) -> Value {
         let sum = |of: fn(&ServerReport) -> u64| servers.iter().map(|server| of(server)).sum::<u64>();
         let of_cores = tallies.iter().filter_map(|tally| tally.pool(index));
         let chosen = of_cores.map(|pool| pool.chosen.get()).sum::<u64>();
-        let [connect_p50, connect_p99] = percentiles(&distribution(&tallies, |tally| {
-            tally.pool(index).map(PoolTally::connect)
-        }));
+        let times = |of: fn(&PoolTally) -> Histogram<'_>| {
+            percentiles(&distribution(&tallies, |tally| tally.pool(index).map(of)))
+        };
+        let [choice_p50, choice_p99] = times(PoolTally::choice);
+        let [connect_p50, connect_p99] = times(PoolTally::connect);
+        let [byte_p50, byte_p99] = times(PoolTally::first_byte);
         json!({
             "name": pool.name,
             "servers": pool.members.len(),
@@ -381,8 +384,12 @@ fn pools(report: &Report, watch: &Watch) -> Value {
             "calls": sum(|server| server.calls),
             "failures": sum(|server| server.failures),
             "connections": chosen,
+            "choice_ms_p50": choice_p50,
+            "choice_ms_p99": choice_p99,
             "connect_ms_p50": connect_p50,
             "connect_ms_p99": connect_p99,
+            "first_byte_ms_p50": byte_p50,
+            "first_byte_ms_p99": byte_p99,
         })
     };
     let in_file = |(_, pool): &(usize, &PoolConfig)| pool.standing == Standing::InFile;
@@ -403,22 +410,13 @@ fn listeners(watch: &Watch) -> Value {
         });
         let of_cores = || tallies.iter().filter_map(|tally| tally.listener(index));
         let sum = |of: fn(&ListenerTally) -> u64| of_cores().map(of).sum::<u64>();
-        let times = |of: fn(&ListenerTally) -> Histogram<'_>| {
-            percentiles(&distribution(&tallies, |tally| tally.listener(index).map(of)))
-        };
-        let ([choice_p50, choice_p99], [byte_p50, byte_p99]) =
-            (times(ListenerTally::choice), times(ListenerTally::first_byte));
         json!({
             "name": listener.name,
             "addresses": addresses.collect::<Vec<_>>().join(" "),
-            "open": sum(|listener| listener.connections.get().saturating_sub(listener.ended())),
+            "open": sum(|listener| listener.connections.get().saturating_sub(listener.ended.get())),
             "connections": sum(|listener| listener.connections.get()),
             "bytes_to_server": sum(|listener| listener.bytes_to_server.get()),
             "bytes_to_client": sum(|listener| listener.bytes_to_client.get()),
-            "choice_ms_p50": choice_p50,
-            "choice_ms_p99": choice_p99,
-            "first_byte_ms_p50": byte_p50,
-            "first_byte_ms_p99": byte_p99,
         })
     };
     let there = |(_, listener): &(usize, &ListenerConfig)| listener.standing != Standing::Nobody;

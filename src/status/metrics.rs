@@ -266,10 +266,32 @@ fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
     }
 }
 
-fn times_of_listeners(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ListenerTally) -> Histogram<'_>) {
+fn handshake_times(seen: &Seen<'_>, values: &mut Values<'_>) {
     for (index, listener) in listeners(seen) {
-        let all = distribution(&seen.tallies, |tally| tally.listener(index).map(of));
+        let all = distribution(&seen.tallies, |tally| {
+            tally.listener(index).map(ListenerTally::handshake)
+        });
         add_times(values, &[("listener", &listener.name)], &all);
+    }
+}
+
+/// What all cores have counted for each pool, with its name; behind them what is of none, if there is anything, with an empty one.
+fn distributions_of_pools<'a>(
+    seen: &'a Seen<'_>,
+    of: fn(&PoolTally) -> Histogram<'_>,
+) -> impl Iterator<Item = (&'a str, Distribution)> {
+    let of_none = distribution(&seen.tallies, |tally| tally.no_pool().map(of));
+    let of_none = Some(("", of_none)).filter(|(_, all)| all.count() > 0);
+    let of_pool = move |(index, pool): (usize, &'a PoolConfig)| {
+        let all = distribution(&seen.tallies, |tally| tally.pool(index).map(of));
+        (pool.name.as_str(), all)
+    };
+    pools(seen).map(of_pool).chain(of_none)
+}
+
+fn times_of_pools(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&PoolTally) -> Histogram<'_>) {
+    for (pool, all) in distributions_of_pools(seen, of) {
+        add_times(values, &[("pool", pool)], &all);
     }
 }
 
@@ -284,13 +306,6 @@ fn times_of_servers(seen: &Seen<'_>, values: &mut Values<'_>, of: fn(&ServerTall
             let whole = (all.count(), seconds_of_micros(all.sum()));
             values.add_histogram(&[("server", &server.name)], [], whole);
         }
-    }
-}
-
-fn connect_times(seen: &Seen<'_>, values: &mut Values<'_>) {
-    for (index, pool) in pools(seen) {
-        let all = distribution(&seen.tallies, |tally| tally.pool(index).map(PoolTally::connect));
-        add_times(values, &[("pool", &pool.name)], &all);
     }
 }
 
@@ -343,11 +358,10 @@ fn add_times(values: &mut Values<'_>, labels: &[(&str, &str)], all: &Distributio
 }
 
 fn connection_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {
-    for (index, listener) in listeners(seen) {
-        let all = distribution(&seen.tallies, |tally| tally.listener(index).map(ListenerTally::bytes));
+    for (pool, all) in distributions_of_pools(seen, PoolTally::bytes) {
         let buckets = BYTE_BOUNDS.map(|log| ((1_u64 << log) as f64, all.below(1 << log)));
         let whole = (all.count(), all.sum() as f64);
-        values.add_histogram(&[("listener", &listener.name)], buckets, whole);
+        values.add_histogram(&[("pool", pool)], buckets, whole);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use e2d2::wire::tcp::TcpFlags;
 
 use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
+use crate::{reload, syn};
 use splice::tally::{Distribution, Histogram};
 
 const CONNECTIONS: u16 = 60;
@@ -61,17 +62,17 @@ fn every_connection_is_counted_with_its_times() {
 
     let tally = bench.proxy.tally();
     let (listener, pool) = (tally.listener(0).expect("a listener"), tally.pool(0).expect("a pool"));
-    assert_told("choice", &of([listener.choice()]), &mut choices);
+    assert_told("choice", &of([pool.choice()]), &mut choices);
     assert_told("connect", &of([pool.connect()]), &mut connects);
-    assert_told("first byte", &of([listener.first_byte()]), &mut first_bytes);
-    assert_told("duration", &of([listener.duration()]), &mut durations);
-    let bytes = of([listener.bytes()]);
+    assert_told("first byte", &of([pool.first_byte()]), &mut first_bytes);
+    assert_told("duration", &of([pool.duration()]), &mut durations);
+    let bytes = of([pool.bytes()]);
     let all = u64::from(CONNECTIONS);
     assert_eq!((bytes.count(), bytes.sum()), (all, 17 * all));
     assert_eq!(
         [
             listener.connections.get(),
-            listener.ended(),
+            listener.ended.get(),
             pool.chosen.get(),
             listener.bytes_to_server.get(),
             listener.bytes_to_client.get(),
@@ -84,7 +85,19 @@ fn every_connection_is_counted_with_its_times() {
     assert_eq!(of(servers.iter().map(|server| server.connect())), of([pool.connect()]));
     assert_eq!(
         of(servers.iter().map(|server| server.first_byte())),
-        of([listener.first_byte()])
+        of([pool.first_byte()])
+    );
+    let none = tally.no_pool().expect("what is of no pool");
+    assert_eq!(
+        of([
+            none.choice(),
+            none.connect(),
+            none.first_byte(),
+            none.duration(),
+            none.bytes()
+        ])
+        .count(),
+        0
     );
     assert_eq!(tally.listener(1).expect("a listener").connections.get(), 0);
     bench.assert_all_returned();
@@ -106,12 +119,65 @@ fn what_nobody_knows_is_not_counted() {
     only(bench.receive(&other.segment(TcpFlags::FIN, b"")));
     let tally = bench.proxy.tally();
     let listener = tally.listener(0).expect("a listener");
-    assert_eq!((listener.connections.get(), listener.ended()), (2, 0));
-    assert_eq!(of([listener.choice()]).count(), 1);
-    assert_eq!(of([listener.first_byte()]).count(), 0);
+    let (pool, none) = (
+        tally.pool(0).expect("a pool"),
+        tally.no_pool().expect("what is of no pool"),
+    );
+    assert_eq!((listener.connections.get(), listener.ended.get()), (2, 0));
+    assert_eq!([pool, none].map(|pool| of([pool.choice()]).count()), [1, 0]);
+    assert_eq!([pool, none].map(|pool| of([pool.first_byte()]).count()), [0, 0]);
     bench.finish();
-    assert_eq!(listener.ended(), 2);
-    assert_eq!(of([listener.duration()]).count(), 2);
+    assert_eq!(listener.ended.get(), 2);
+    assert_eq!([pool, none].map(|pool| of([pool.duration()]).count()), [1, 1]);
+    assert_eq!([pool, none].map(|pool| of([pool.bytes()]).count()), [1, 1]);
+}
+
+/// The pool of a forwarded SYN, in each phase in which the connection can end.
+#[test]
+fn a_forwarded_syn_is_counted_for_its_pool_wherever_it_ends() {
+    for phase in 0..3 {
+        let mut bench = syn::bench();
+        match phase {
+            0 => drop(syn::forwarded(&mut bench)),
+            1 => drop(syn::answered(&mut bench)),
+            _ => drop(syn::established(&mut bench)),
+        }
+        bench.finish();
+        let tally = bench.proxy.tally();
+        let (pool, none) = (
+            tally.pool(0).expect("a pool"),
+            tally.no_pool().expect("what is of no pool"),
+        );
+        let counted = [pool, none].map(|pool| of([pool.duration()]).count());
+        assert_eq!((pool.chosen.get(), counted), (1, [1, 0]), "phase {phase}");
+    }
+}
+
+/// A pool that the file has no longer is counted as long as a connection is of it, and nothing of that for the pool that gets its number.
+#[test]
+fn a_connection_is_counted_for_its_pool_after_the_file_has_lost_it() {
+    let before = reload::with_servers(&[(0, 1)]);
+    let renamed = |name: &str| {
+        before
+            .replace("pool = \"all\"", &format!("pool = \"{name}\""))
+            .replacen("name = \"all\"", &format!("name = \"{name}\""), 1)
+    };
+    let mut bench = reload::bench(&before);
+    let (mut client, mut server) = reload::connect(&mut bench, 40_000);
+    bench.reload(&renamed("next"), reload::rules);
+    bench.forget_past(reload::rules);
+    bench.reload(&renamed("third"), reload::rules);
+    let durations = |bench: &Bench<_>| -> Vec<(String, u64)> {
+        let (pools, tally) = (bench.config.pools().iter(), bench.proxy.tally());
+        let of_pool = |number: usize| tally.pool(number).map_or(0, |pool| of([pool.duration()]).count());
+        pools
+            .enumerate()
+            .map(|(number, pool)| (pool.name.clone(), of_pool(number)))
+            .collect()
+    };
+    close(&mut bench, &mut client, &mut server);
+    let counted: Vec<_> = durations(&bench).into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counted, [("all".to_owned(), 1)]);
 }
 
 #[test]

@@ -60,11 +60,11 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
             "{listener=\"web\",rule=\"default\"}",
         ),
         ("proxyengine_pool_connections_total", "{pool=\"pool\"}"),
-        ("proxyengine_choice_seconds_count", "{listener=\"web\"}"),
+        ("proxyengine_choice_seconds_count", "{pool=\"pool\"}"),
         ("proxyengine_connect_seconds_count", "{pool=\"pool\"}"),
         ("proxyengine_server_connect_seconds_count", "{server=\"one\"}"),
-        ("proxyengine_connection_seconds_count", "{listener=\"web\"}"),
-        ("proxyengine_connection_bytes_sum", "{listener=\"web\"}"),
+        ("proxyengine_connection_seconds_count", "{pool=\"pool\"}"),
+        ("proxyengine_connection_bytes_sum", "{pool=\"pool\"}"),
     ] {
         let wanted = if name.ends_with("bytes_sum") { 5.0 } else { 1.0 };
         assert_eq!(values(&second, name), [(labels.to_owned(), wanted)], "{name}");

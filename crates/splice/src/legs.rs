@@ -55,7 +55,7 @@ struct Entry {
     to_server: Passed,
     to_client: Passed,
     figures: Legs,
-    pool: Option<u16>,
+    pool: Option<PoolId>,
     server: u16,
 }
 
@@ -135,7 +135,7 @@ impl WatchedLegs {
             to_server: Passed::new(spliced.to_server.end),
             to_client: Passed::new(spliced.to_client.end),
             figures: Legs::new(one_in),
-            pool: pool.map(|pool| pool.0),
+            pool,
             server: server.0,
         };
         let counted = tally.legs(entry.pool, entry.server);

@@ -5,9 +5,11 @@
 //!
 //! ```text
 //!  client ACK ── choice ── server chosen, SYN ── connect ── SYN-ACK, request ── first byte ── response … end
-//!     │        by listener, rule and pool            by pool and server  by listener and server     │
-//!     └──────────────────────────── duration and bytes, by listener ──────────────────────────────┘
+//!     │        by rule and pool                by pool and server         by pool and server     │
+//!     └──────────────────────────── duration and bytes, by pool ─────────────────────────────────┘
 //! ```
+//!
+//! What is of no pool is counted as of one more: connections that end before a server is chosen, or whose selector named the server.
 //!
 //! Budget: for each connection six counts and at most seven histograms of two stores each. Counts and sums of a listener, a pool
 //! or a server have one cache line together, and each histogram adds that of a cell, which other connections use, too.
@@ -17,7 +19,7 @@ mod histogram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::base::ids::RuleId;
+use crate::base::ids::{PoolId, RuleId};
 use crate::base::settings::Settings;
 use netfcts::Side;
 use netfcts::legs::Sent;
@@ -46,6 +48,7 @@ impl Count {
 #[derive(Debug)]
 pub struct Tally {
     listeners: Box<[Arc<ListenerTally>]>,
+    /// By number plus one, behind that of no pool.
     pools: Box<[Arc<PoolTally>]>,
     /// By number, up to the last of [`Settings::timed_servers`].
     servers: Box<[Option<Arc<ServerTally>>]>,
@@ -71,35 +74,50 @@ pub(crate) enum Of {
 pub struct ListenerTally {
     /// Connections whose client has shaken hands, or whose SYN was passed on.
     pub connections: Count,
+    /// Those that are over.
+    pub ended: Count,
     /// Payload bytes of those that are over, each sequence number once.
     pub bytes_to_server: Count,
     /// The same from the servers.
     pub bytes_to_client: Count,
     handshake_sum: Count,
-    choice_sum: Count,
-    first_byte_sum: Count,
-    duration_sum: Count,
     /// Connections about which none of its rules has decided: its default has, which may refuse, or a selector that has no rules.
     pub by_default: Count,
     handshake: Cells,
-    choice: Cells,
-    first_byte: Cells,
-    duration: Cells,
-    bytes: Cells,
 }
 
-const _: () = assert!(std::mem::offset_of!(ListenerTally, handshake) == 64, "a cache line");
-
 impl ListenerTally {
-    /// Connections that are over: each of them is in the histogram of bytes.
-    pub fn ended(&self) -> u64 {
-        self.bytes.total()
-    }
-
     /// From a SYN-ACK of ours to the client's ACK of it, to the millisecond that its timestamp has (RFC 7323 5.4), or from a
     /// server's SYN-ACK that was passed on, where records are kept; of other clients nobody knows.
     pub fn handshake(&self) -> Histogram<'_> {
         self.handshake.with_sum(self.handshake_sum.get())
+    }
+}
+
+/// Of a pool.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct PoolTally {
+    /// Connections that it was chosen for.
+    pub chosen: Count,
+    choice_sum: Count,
+    connect_sum: Count,
+    first_byte_sum: Count,
+    duration_sum: Count,
+    bytes_sum: Count,
+    choice: Cells,
+    connect: Cells,
+    first_byte: Cells,
+    duration: Cells,
+    bytes: Cells,
+    /// Of its connections that are watched.
+    pub legs: LegsTally,
+}
+
+impl PoolTally {
+    /// From the SYN to a server until its SYN-ACK; not of calls whose SYN was repeated.
+    pub fn connect(&self) -> Histogram<'_> {
+        self.connect.with_sum(self.connect_sum.get())
     }
 
     /// From the beginning until a server was chosen, where records are kept.
@@ -119,27 +137,7 @@ impl ListenerTally {
 
     /// Payload bytes of both directions.
     pub fn bytes(&self) -> Histogram<'_> {
-        let sum = self.bytes_to_server.get().wrapping_add(self.bytes_to_client.get());
-        self.bytes.with_sum(sum)
-    }
-}
-
-/// Of a pool.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct PoolTally {
-    /// Connections that it was chosen for.
-    pub chosen: Count,
-    connect_sum: Count,
-    connect: Cells,
-    /// Of its connections that are watched.
-    pub legs: LegsTally,
-}
-
-impl PoolTally {
-    /// From the SYN to a server until its SYN-ACK; not of calls whose SYN was repeated.
-    pub fn connect(&self) -> Histogram<'_> {
-        self.connect.with_sum(self.connect_sum.get())
+        self.bytes.with_sum(self.bytes_sum.get())
     }
 }
 
@@ -169,7 +167,7 @@ impl ServerTally {
         self.connect.with_sum(self.connect_sum.get())
     }
 
-    /// As [`ListenerTally::first_byte`].
+    /// As [`PoolTally::first_byte`].
     pub fn first_byte(&self) -> Histogram<'_> {
         self.first_byte.with_sum(self.first_byte_sum.get())
     }
@@ -279,7 +277,7 @@ impl Tally {
             listeners: continued(&self.listeners, settings.listeners.len(), |of| {
                 is_new(Of::Listener(of as u16))
             }),
-            pools: continued(&self.pools, pools, |of| is_new(Of::Pool(of as u16))),
+            pools: continued(&self.pools, pools + 1, |of| of > 0 && is_new(Of::Pool((of - 1) as u16))),
             servers: last_timed.map_or_else(Box::default, |last| (0..=*last).map(servers).collect()),
             rules: continued(&self.rules, settings.rules, |of| is_new(Of::Rule(of as u32))),
         }
@@ -292,7 +290,18 @@ impl Tally {
 
     /// By number of the pool.
     pub fn pool(&self, pool: usize) -> Option<&PoolTally> {
-        self.pools.get(pool).map(Arc::as_ref)
+        self.pools.get(pool + 1).map(Arc::as_ref)
+    }
+
+    /// What is of no pool.
+    pub fn no_pool(&self) -> Option<&PoolTally> {
+        self.pools.first().map(Arc::as_ref)
+    }
+
+    /// Of this pool, or of none.
+    #[inline]
+    fn of_pool(&self, pool: Option<PoolId>) -> Option<&PoolTally> {
+        self.pools.get(pool.map_or(0, |pool| pool.index() + 1)).map(Arc::as_ref)
     }
 
     /// By number of the rule.
@@ -307,8 +316,8 @@ impl Tally {
     }
 
     /// Where what is seen of a connection from this pool, which may be none, to this server is counted.
-    pub(crate) fn legs(&self, pool: Option<u16>, server: u16) -> [Option<&LegsTally>; 2] {
-        let pool = pool.and_then(|pool| self.pool(usize::from(pool)));
+    pub(crate) fn legs(&self, pool: Option<PoolId>, server: u16) -> [Option<&LegsTally>; 2] {
+        let pool = self.of_pool(pool);
         let server = self.server(usize::from(server));
         [pool.map(|pool| &pool.legs), server.map(|server| &server.legs)]
     }
@@ -330,19 +339,19 @@ impl Tally {
 
     /// A server was chosen for a connection by a rule from a pool, or the connection refused, as there may be none of either, so many
     /// microseconds after its beginning if that is known.
-    pub(crate) fn note_choice(&self, listener: u16, by: (Option<RuleId>, Option<u16>), took: Option<u64>) {
+    pub(crate) fn note_choice(&self, listener: u16, by: (Option<RuleId>, Option<PoolId>), took: Option<u64>) {
         let (rule, pool) = by;
-        let listener = self.listeners.get(usize::from(listener)).map(Arc::as_ref);
         if let Some(rule) = rule.and_then(|rule| self.rule(rule)) {
             rule.chosen.add(1);
-        } else if let Some(listener) = listener {
+        } else if let Some(listener) = self.listeners.get(usize::from(listener)) {
             listener.by_default.add(1);
         }
-        if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
-            pool.chosen.add(1);
+        let Some(counted) = self.of_pool(pool) else { return };
+        if pool.is_some() {
+            counted.chosen.add(1);
         }
-        if let (Some(took), Some(listener)) = (took, listener) {
-            listener.choice.add(took, &listener.choice_sum);
+        if let Some(took) = took {
+            counted.choice.add(took, &counted.choice_sum);
         }
     }
 
@@ -354,8 +363,8 @@ impl Tally {
     }
 
     /// `server` of `pool`, which may be none, has answered its only SYN after so many microseconds.
-    pub(crate) fn note_connect(&self, pool: Option<u16>, server: u16, took: u64) {
-        if let Some(pool) = pool.and_then(|pool| self.pools.get(usize::from(pool))) {
+    pub(crate) fn note_connect(&self, pool: Option<PoolId>, server: u16, took: u64) {
+        if let Some(pool) = self.of_pool(pool) {
             pool.connect.add(took, &pool.connect_sum);
         }
         if let Some(server) = self.server(usize::from(server)) {
@@ -363,26 +372,28 @@ impl Tally {
         }
     }
 
-    /// The first byte of `server` has come, so many microseconds after its SYN-ACK.
-    pub(crate) fn note_first_byte(&self, listener: u16, server: u16, took: u64) {
-        if let Some(listener) = self.listeners.get(usize::from(listener)) {
-            listener.first_byte.add(took, &listener.first_byte_sum);
+    /// The first byte of `server` of `pool` has come, so many microseconds after its SYN-ACK.
+    pub(crate) fn note_first_byte(&self, pool: Option<PoolId>, server: u16, took: u64) {
+        if let Some(pool) = self.of_pool(pool) {
+            pool.first_byte.add(took, &pool.first_byte_sum);
         }
         if let Some(server) = self.server(usize::from(server)) {
             server.first_byte.add(took, &server.first_byte_sum);
         }
     }
 
-    /// A connection is over, with so many bytes to server and client, and so many microseconds after its beginning if that is known.
-    pub(crate) fn note_end(&self, listener: u16, bytes: (u64, u64), lasted: Option<u64>) {
-        let Some(listener) = self.listeners.get(usize::from(listener)) else {
-            return;
-        };
-        listener.bytes_to_server.add(bytes.0);
-        listener.bytes_to_client.add(bytes.1);
-        listener.bytes.count(bytes.0.wrapping_add(bytes.1));
+    /// A connection to a server of `pool` is over, with so many bytes to server and client, and so many microseconds after its beginning
+    /// if that is known.
+    pub(crate) fn note_end(&self, listener: u16, pool: Option<PoolId>, bytes: (u64, u64), lasted: Option<u64>) {
+        if let Some(listener) = self.listeners.get(usize::from(listener)) {
+            listener.ended.add(1);
+            listener.bytes_to_server.add(bytes.0);
+            listener.bytes_to_client.add(bytes.1);
+        }
+        let Some(pool) = self.of_pool(pool) else { return };
+        pool.bytes.add(bytes.0.wrapping_add(bytes.1), &pool.bytes_sum);
         if let Some(lasted) = lasted {
-            listener.duration.add(lasted, &listener.duration_sum);
+            pool.duration.add(lasted, &pool.duration_sum);
         }
     }
 }
@@ -403,7 +414,7 @@ mod tests {
     fn of(listeners: usize, pools: usize, servers: usize, rules: usize) -> Tally {
         Tally {
             listeners: continued(&[], listeners, |_| false),
-            pools: continued(&[], pools, |_| false),
+            pools: continued(&[], pools + 1, |_| false),
             servers: (0..servers).map(|_| Some(Arc::default())).collect(),
             rules: continued(&[], rules, |_| false),
         }
@@ -415,28 +426,40 @@ mod tests {
         let time = 10;
         tally.note_begin(1);
         tally.note_choice(1, (None, None), Some(time));
-        tally.note_choice(0, (Some(RuleId(0)), Some(0)), None);
+        tally.note_choice(0, (Some(RuleId(0)), Some(PoolId(0))), None);
         // Of a rule that nobody counts.
         tally.note_choice(0, (Some(RuleId(1)), None), None);
-        tally.note_connect(Some(u16::MAX), u16::MAX, time);
-        tally.note_first_byte(1, 64, time);
-        tally.note_end(1, (1, 1), Some(time));
-        let (listener, pool) = (&*tally.listeners[0], &*tally.pools[0]);
+        tally.note_connect(Some(PoolId(u16::MAX)), u16::MAX, time);
+        tally.note_first_byte(Some(PoolId(1)), 64, time);
+        tally.note_end(1, Some(PoolId(1)), (1, 1), Some(time));
+        let (listener, pool) = (&*tally.listeners[0], &*tally.pools[1]);
         assert_eq!(
-            (listener.connections.get(), listener.ended(), pool.chosen.get()),
+            (listener.connections.get(), listener.ended.get(), pool.chosen.get()),
             (0, 0, 1)
         );
         assert_eq!((tally.rules[0].chosen.get(), listener.by_default.get()), (1, 1));
         let mut all = Distribution::default();
         for histogram in [
-            listener.choice(),
-            listener.first_byte(),
-            listener.duration(),
+            pool.choice(),
             pool.connect(),
+            pool.first_byte(),
+            pool.duration(),
+            pool.bytes(),
         ] {
             all.add(histogram);
         }
         assert_eq!(all.count(), 0);
+        let none = tally.no_pool().expect("what is of no pool");
+        let counted = [none.choice(), none.connect(), none.duration()].map(|of| {
+            let mut all = Distribution::default();
+            all.add(of);
+            all.count()
+        });
+        assert_eq!(
+            counted,
+            [1, 0, 0],
+            "what has no pool, not what names one that is not there"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. When the ring
 //! is full the oldest goes early.
 
-use crate::session::connection::{Spliced, WindowScale};
+use crate::session::connection::{Spliced, SplicedFlags, WindowScale};
 use crate::session::endpoints::Endpoints;
 use e2d2::memory::LargeSlice;
 use netfcts::Side;
@@ -121,7 +121,7 @@ impl TimeWaitEntry {
             until,
             scale: spliced.scale,
             legs: Legs::Both,
-            late: match spliced.blank_sack {
+            late: match spliced.flags.contains(SplicedFlags::BLANK_SACK) {
                 _ if is_cut_off => Late::HeaderOnly,
                 true => Late::WithoutSack,
                 false => Late::Whole,

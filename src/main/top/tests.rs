@@ -26,12 +26,12 @@ fn server(name: &str, state: &str, calls: u64, failures: u64) -> Value {
 fn status(turn: u64) -> Value {
     let listener = json!({
         "name": "web", "addresses": "10.0.0.1:80 [2001:db8::1]:80", "open": 812, "connections": 20_000 + 3_000 * turn,
-        "bytes_to_server": 1, "bytes_to_client": 2, "choice_ms_p50": 0.5, "choice_ms_p99": 4.25,
-        "first_byte_ms_p50": 1.0, "first_byte_ms_p99": 9.5,
+        "bytes_to_server": 1, "bytes_to_client": 2,
     });
     let pool = json!({
         "name": "web", "servers": 4, "out": 1, "partly_out": 0, "down": 0, "open": 812, "calls": 20_000 + 3_000 * turn,
         "failures": 60 * turn, "connections": 20_000 + 2_970 * turn, "connect_ms_p50": 0.2, "connect_ms_p99": 12.5,
+        "first_byte_ms_p50": 1.0, "first_byte_ms_p99": 9.5, "choice_ms_p50": 0.5, "choice_ms_p99": 4.25,
     });
     let core = |core: u64| {
         json!({

@@ -1,12 +1,12 @@
 //! The table of the engine's metrics.
 
-use splice::tally::{ListenerTally, ServerTally};
+use splice::tally::{ListenerTally, PoolTally, ServerTally};
 
 use super::{
-    DROP_GROUPS, EVENT_GROUPS, Listed, Tell, WAITING, checks, connect_times, connection_bytes, core_rounds, counter,
-    gauge, histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups, of_listeners,
-    of_names, of_pools, of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times,
-    seconds_of_ms, segments, times_of_listeners, times_of_servers, watched_segments, watched_zero_windows,
+    DROP_GROUPS, EVENT_GROUPS, Listed, Tell, WAITING, checks, connection_bytes, core_rounds, counter, gauge,
+    handshake_times, histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups,
+    of_listeners, of_names, of_pools, of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times,
+    seconds_of_ms, segments, times_of_pools, times_of_servers, watched_segments, watched_zero_windows,
 };
 
 /// Every family, in the order of the text.
@@ -314,7 +314,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Connections of a listener now",
         ),
         |seen, values| {
-            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended());
+            let open = |listener: &ListenerTally| listener.connections.get().saturating_sub(listener.ended.get());
             of_listeners(seen, open).for_each(|(name, count)| _ = values.add(&[("listener", name)], count));
         },
     ),
@@ -329,31 +329,31 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
     (
         histogram(
             "proxyengine_choice_seconds",
-            &["listener"],
-            "Time from the beginning of a connection to the choice of its server",
+            &["pool"],
+            "Time from the beginning of a connection to the choice of its server, which may be of no pool",
         ),
-        |seen, values| times_of_listeners(seen, values, ListenerTally::choice),
+        |seen, values| times_of_pools(seen, values, PoolTally::choice),
     ),
     (
         histogram(
             "proxyengine_first_byte_seconds",
-            &["listener"],
+            &["pool"],
             "Time from the SYN-ACK of a server, when the request goes to it, to its first byte",
         ),
-        |seen, values| times_of_listeners(seen, values, ListenerTally::first_byte),
+        |seen, values| times_of_pools(seen, values, PoolTally::first_byte),
     ),
     (
         histogram(
             "proxyengine_connection_seconds",
-            &["listener"],
-            "Time from the beginning of a connection to its end",
+            &["pool"],
+            "Time from the beginning of a connection to its end, of no pool if no server was chosen",
         ),
-        |seen, values| times_of_listeners(seen, values, ListenerTally::duration),
+        |seen, values| times_of_pools(seen, values, PoolTally::duration),
     ),
     (
         histogram(
             "proxyengine_connection_bytes",
-            &["listener"],
+            &["pool"],
             "Payload bytes of a connection in both directions",
         ),
         connection_bytes,
@@ -408,7 +408,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["pool"],
             "Time from the SYN to a server of a pool to its SYN-ACK, of calls with one SYN",
         ),
-        connect_times,
+        |seen, values| times_of_pools(seen, values, PoolTally::connect),
     ),
     (
         histogram(
@@ -432,7 +432,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["listener"],
             "Time from a SYN-ACK to the client's ACK of it, to the millisecond: of clients with timestamps, or whose SYN was passed on",
         ),
-        |seen, values| times_of_listeners(seen, values, ListenerTally::handshake),
+        handshake_times,
     ),
     (
         gauge(

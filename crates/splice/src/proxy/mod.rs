@@ -29,6 +29,7 @@ use self::apply::ActionContext;
 use crate::admission::Admission;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::PoolId;
 use crate::base::output::{NextHops, Output};
 use crate::base::settings::{AcceptProxy, Bind, Secrets, Settings};
 use crate::base::transparent_sources::TransparentSources;
@@ -41,7 +42,7 @@ use crate::proxy_header::ProxyHeaders;
 use crate::reassembly::ReassemblyPool;
 use crate::records::{Log, RecordSink};
 use crate::retransmit::rtx::RtxQueues;
-use crate::session::connection::Connection;
+use crate::session::connection::{Connection, SplicedFlags};
 use crate::session::event::{Event, FinChange};
 use crate::session::phase::Phase;
 use crate::session::segment::Segment;
@@ -328,7 +329,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let (acts_on_it, is_watched) = match &connection.state {
             State::Spliced(spliced) => {
                 let acts_on_it = is_inspected || from == Side::Server && spliced.rtx.is_some();
-                (acts_on_it, spliced.is_watched)
+                (acts_on_it, spliced.flags.contains(SplicedFlags::WATCHED))
             }
             _ => (true, false),
         };
@@ -434,7 +435,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             && let Some(leg) = connection.ends.leg
             && let Some(took) = self.records.answered(slot)
         {
-            self.tally.note_first_byte(connection.listener, leg.server.0, took);
+            self.tally
+                .note_first_byte(self.pool_of(&connection.state), leg.server.0, took);
+        }
+    }
+
+    /// The pool that the server of a connection was chosen from, if there is one.
+    fn pool_of(&self, state: &State) -> Option<PoolId> {
+        let of_syn = |syn| self.handshake.forwarded_syns.get(syn)?.pool;
+        match state {
+            State::Spliced(spliced) => spliced.pool(),
+            _ => state
+                .call()
+                .and_then(|call| call.pool)
+                .or_else(|| state.syn().and_then(of_syn)),
         }
     }
 

@@ -89,9 +89,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     continue;
                 };
                 look.listeners.note(connection.listener);
-                let called = connection.state.call().and_then(|call| call.pool);
+                let chosen = self.rooms.pool_of(&connection.state);
                 let counted = self.rooms.admission.quotas.pool(place);
-                for pool in called.map(|pool| pool.0).into_iter().chain(counted) {
+                for pool in chosen.map(|pool| pool.0).into_iter().chain(counted) {
                     look.pools.note(pool);
                 }
                 connection.ends.leg

@@ -12,7 +12,7 @@ use crate::inspect::Inspection;
 use crate::proxy::apply::ActionContext;
 use crate::proxy::{Proxy, Rooms};
 use crate::retransmit::rtx;
-use crate::session::connection::{Attempts, Connection};
+use crate::session::connection::{Attempts, Connection, SplicedFlags};
 use crate::session::event::Event;
 use crate::session::phase::{FinState, Phase};
 use crate::session::state::State;
@@ -323,7 +323,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
 /// True if the copy of the client's first bytes was given up and no byte has passed since.
 fn is_unheard(connection: &Connection) -> bool {
-    connection.spliced().is_some_and(|spliced| spliced.is_evicted) && connection.bytes_to_server == 0
+    connection
+        .spliced()
+        .is_some_and(|spliced| spliced.flags.contains(SplicedFlags::EVICTED))
+        && connection.bytes_to_server == 0
 }
 
 fn milliseconds_until(now: Instant, until: u32) -> Duration {

@@ -3,6 +3,7 @@
 //! What every state needs stands in [`Connection`]; what only some need stands in the variants of [`State`], so that a number
 //! cannot be read before it exists. Addresses of ours are indices: [`Settings`](crate::base::settings::Settings) holds them.
 
+use crate::base::ids::PoolId;
 pub use crate::session::attempts::Attempts;
 use crate::session::close::Direction;
 use crate::session::endpoints::Endpoints;
@@ -13,9 +14,11 @@ use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
 use crate::session::slab::Slab;
 use crate::session::state::State;
+use bitflags::bitflags;
 use e2d2::time::Instant;
 use netfcts::Side;
 use netfcts::seq::SeqNum;
+use std::num::NonZeroU16;
 
 /// A connection. It begins with a line, or it would stand in three.
 #[derive(Clone, Debug)]
@@ -67,18 +70,43 @@ pub struct Spliced {
     pub server_mss: u16,
     /// How windows are rescaled.
     pub scale: WindowScale,
-    /// The server declined SACK that the client was promised: its blocks are blanked.
-    pub blank_sack: bool,
-    /// The client was told of a window that the server's has not reached yet.
-    pub advertised_more: bool,
-    /// The copy of the client's first bytes was evicted. Until they have passed it is as one whose first payload is awaited.
-    pub is_evicted: bool,
-    /// Its legs are watched.
-    pub is_watched: bool,
+    /// What else is true of it.
+    pub flags: SplicedFlags,
     /// How far the direction client → server has closed.
     pub client_fin: FinState,
     /// How far the direction server → client has closed.
     pub server_fin: FinState,
+    /// The pool that the server was chosen from, plus one.
+    pub(crate) pool: Option<NonZeroU16>,
+}
+
+bitflags! {
+    /// What is true of a spliced connection, or not.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SplicedFlags: u8 {
+        /// The server declined SACK that the client was promised: its blocks are blanked.
+        const BLANK_SACK = 1;
+        /// The client was told of a window that the server's has not reached yet.
+        const ADVERTISED_MORE = 1 << 1;
+        /// The copy of the client's first bytes was evicted. Until they have passed it is as one whose first payload is awaited.
+        const EVICTED = 1 << 2;
+        /// Its legs are watched.
+        const WATCHED = 1 << 3;
+    }
+}
+
+impl Spliced {
+    /// The pool that the server was chosen from; `None` if the selector named it.
+    pub fn pool(&self) -> Option<PoolId> {
+        self.pool.map(|pool| PoolId(pool.get() - 1))
+    }
+
+    /// With the pool that the server was chosen from.
+    pub(crate) fn of_pool(mut self, pool: Option<PoolId>) -> Self {
+        // No pool has the last number.
+        self.pool = pool.and_then(|pool| NonZeroU16::new(pool.0.wrapping_add(1)));
+        self
+    }
 }
 
 /// The window shifts of a spliced connection.
@@ -218,7 +246,7 @@ impl Connection {
     /// Whether its legs are watched.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        matches!(&self.state, State::Spliced(spliced) if spliced.is_watched)
+        matches!(&self.state, State::Spliced(spliced) if spliced.flags.contains(SplicedFlags::WATCHED))
     }
 
     /// What is known if its packets pass.

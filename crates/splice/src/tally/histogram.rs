@@ -25,19 +25,8 @@ impl Cells {
     /// Counts a number, as the one thread that counts here, and adds it to `sum`.
     #[inline]
     pub(super) fn add(&self, value: u64, sum: &Count) {
-        self.count(value);
-        sum.add(value);
-    }
-
-    /// Counts a number whose sum is known from other counts.
-    #[inline]
-    pub(super) fn count(&self, value: u64) {
         self.0[cell_of(value).min(CELLS - 1)].add(1);
-    }
-
-    /// How many numbers were counted.
-    pub(super) fn total(&self) -> u64 {
-        self.0.iter().map(Count::get).sum()
+        sum.add(value);
     }
 
     /// With the sum of what was counted.
@@ -216,12 +205,12 @@ mod tests {
     #[test]
     fn nothing_has_no_quantile_and_cores_are_added() {
         assert_eq!(histogram(&[]).quantile(0.5), None);
-        let (one, other) = (Cells::default(), Cells::default());
-        one.count(3);
-        other.count(1000);
         let mut all = Distribution::default();
-        all.add(one.with_sum(3));
-        all.add(other.with_sum(1000));
+        for value in [3, 1000] {
+            let (core, sum) = (Cells::default(), Count::default());
+            core.add(value, &sum);
+            all.add(core.with_sum(sum.get()));
+        }
         assert_eq!((all.count(), all.sum(), all.quantile(0.5)), (2, 1003, Some(3)));
     }
 

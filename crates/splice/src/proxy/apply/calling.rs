@@ -5,7 +5,7 @@ use super::introducing::InspectStart;
 use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
-use crate::base::ids::{PoolId, ServerId};
+use crate::base::ids::ServerId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::capture::FrameKind::{self, Held, Own};
@@ -51,8 +51,6 @@ pub(super) struct SpliceParams {
     pub(super) timestamps: Option<(u32, u32)>,
     pub(super) ack: SeqNum,
     pub(super) window: u16,
-    /// The pool that the server was chosen from.
-    pub(super) pool: Option<PoolId>,
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
@@ -354,7 +352,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let called = (Side::Server, record::State::SynReceived);
             let exact = self.records.micros_since(slot, called);
             let took = exact.unwrap_or(took.as_micros() as u64);
-            self.tally.note_connect(call.pool.map(|pool| pool.0), server.0, took);
+            self.tally.note_connect(call.pool, server.0, took);
         }
         self.records.state(slot, Side::Server, record::State::Established);
     }
@@ -416,8 +414,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             window_bytes,
             told: numbers::advertised_edge(&client),
         };
-        let handoff = self.meet(slot, connection, (client, ours, &answer), newest, None)?;
-        scene.handoff = Some(SpliceParams { pool, ..handoff });
+        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer, pool), newest, None)?);
         // The timer is set when it is known what is owed: see `owe`.
         Some(())
     }

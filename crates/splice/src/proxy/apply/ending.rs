@@ -36,6 +36,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         cause: Cause,
         scene: &ActionContext<P::Buffer>,
     ) {
+        let pool = self.pool_of(&connection.state);
         self.drop_rtx(connection);
         if let Some(client) = connection.state.client_mut() {
             self.reassembly.close(&mut client.held);
@@ -49,7 +50,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let local_port = source.map_or(0, |(_, port)| port);
         let lasted = self.records.age(slot);
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
-        self.tally.note_end(connection.listener, bytes, lasted);
+        self.tally.note_end(connection.listener, pool, bytes, lasted);
         let class = self.admission.quotas.class(slot);
         let end = (cause, local_port, scene.given_up, class);
         let tap = self.emit.concerned_tap().and_then(|tap| tap.records(slot));

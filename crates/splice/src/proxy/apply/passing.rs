@@ -18,7 +18,7 @@ use crate::proxy::{Incoming, Rooms, icmp, routes};
 use crate::records::Fin;
 use crate::rewrite::siit;
 use crate::rewrite::translate::{self, Rewrite};
-use crate::session::connection::{Connection, Spliced, WindowScale};
+use crate::session::connection::{Connection, Spliced, SplicedFlags, WindowScale};
 use crate::session::event::{Event, FinChange};
 use crate::session::limits::LimitKind;
 use crate::session::numbers::Control;
@@ -119,7 +119,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let segment = incoming.segment;
         let is_special = spliced.rtx.is_some()
-            || spliced.advertised_more
+            || spliced.flags.contains(SplicedFlags::ADVERTISED_MORE)
             || from == Side::Client && is_too_long(segment, spliced.server_mss);
         if is_special {
             return Some(incoming);
@@ -175,7 +175,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // An ACK of what was never sent pays nothing.
         let pays = spliced.rtx.is_some() && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.rtx.is_some();
-        let advertised_more = spliced.advertised_more;
+        let advertised_more = spliced.flags.contains(SplicedFlags::ADVERTISED_MORE);
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
             if self.begins_before_debt(connection, segment.seq) {
@@ -216,7 +216,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let told = (spliced.to_server.edge - SeqNum(values.ack)).max(0) as u32;
         let told = (told >> spliced.scale.advertised).min(0xffff) as u16;
         if values.window >= told {
-            spliced.advertised_more = false;
+            spliced.flags.remove(SplicedFlags::ADVERTISED_MORE);
         } else {
             values.window = told;
         }
@@ -408,7 +408,7 @@ impl Offsets {
             client_tsval: spliced.client_ts_offset,
             server_tsval: spliced.server_ts_offset,
             scale: spliced.scale,
-            blank_sack: spliced.blank_sack,
+            blank_sack: spliced.flags.contains(SplicedFlags::BLANK_SACK),
         }
     }
 

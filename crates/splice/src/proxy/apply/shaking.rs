@@ -25,6 +25,7 @@ use super::calling::SpliceParams;
 use super::{ActionContext, waiting};
 use crate::base::callbacks::{MAX_FIRST_PAYLOAD, SelectServer};
 use crate::base::drop_reason::DropReason;
+use crate::base::ids::PoolId;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::settings::AcceptProxy;
@@ -34,7 +35,7 @@ use crate::proxy::{Incoming, Proxy, Rooms};
 use crate::proxy_header::send_proxy;
 use crate::session::classify;
 use crate::session::close::Direction;
-use crate::session::connection::{Connection, Spliced, WindowScale};
+use crate::session::connection::{Connection, Spliced, SplicedFlags, WindowScale};
 use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::options::Agreed;
@@ -269,11 +270,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             told: client.first_byte() + u32::from(answer.window),
         };
         let payload = segment.payload(buffer.data());
-        let handoff = self.meet(slot, connection, (client, ours, &answer), newest, Some(payload))?;
-        scene.handoff = Some(SpliceParams {
-            pool: syn.pool,
-            ..handoff
-        });
+        let met = (client, ours, &answer, syn.pool);
+        scene.handoff = Some(self.meet(slot, connection, met, newest, Some(payload))?);
         self.note_forwarded_handshake(slot, connection.listener);
         self.on_cookie_returned(segment.key.remote);
         self.records.state(slot, Side::Client, record::State::Established);
@@ -322,7 +320,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        (client, ours, answer): (ClientSide, ServerSide, &ServerSynAck),
+        (client, ours, answer, pool): (ClientSide, ServerSide, &ServerSynAck, Option<PoolId>),
         newest: PeerNumbers,
         first: Option<&[u8]>,
     ) -> Option<SpliceParams> {
@@ -347,10 +345,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         // RFC 9293 3.8.6: what the client was told of the window stands, whatever the server offers, though a header takes
         // its part of it.
         let mut to_server = Direction::new(client.first_byte() - announced, u32::from(answer.window));
-        let advertised_more = newest.told.gt(to_server.edge);
+        let mut flags = SplicedFlags::empty();
+        flags.set(SplicedFlags::BLANK_SACK, client.sack && !answer.options.sack_permitted);
+        flags.set(SplicedFlags::ADVERTISED_MORE, newest.told.gt(to_server.edge));
+        flags.set(SplicedFlags::EVICTED, client.is_evicted);
         to_server.edge = to_server.edge.later(newest.told);
         let scale = window_scale(&client, answer.options.window_scale);
-        connection.state = State::Spliced(Spliced {
+        let spliced = Spliced {
             client_seq_offset: ((ours.iss - client.irs) as u32).wrapping_add(announced),
             server_seq_offset: (client.iss - answer.isn) as u32,
             client_ts_offset: ours.tsval_shift,
@@ -361,13 +362,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             rtx: None,
             server_mss,
             scale,
-            blank_sack: client.sack && !answer.options.sack_permitted,
-            advertised_more,
-            is_evicted: client.is_evicted,
-            is_watched: false,
+            flags,
             client_fin: FinState::Open,
             server_fin: FinState::Open,
-        });
+            pool: None,
+        };
+        connection.state = State::Spliced(spliced.of_pool(pool));
         let translated = |(tsval, tsecr): (u32, u32)| {
             let tsval = tsval.wrapping_add(ours.tsval_shift);
             (tsval, tsecr.wrapping_sub(answer.tsval_shift))
@@ -382,7 +382,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             timestamps: newest.timestamps.map(translated),
             ack: answer.isn + 1,
             window: scale.to_server(newest.window),
-            pool: None,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Before there is a server: bytes are held, the selector is asked, the client may leave.
 //!
 //! When memory for held bytes is short, copies are given up, and only when there are none connections that have asked for more
-//! (DESIGN: decision 28).
+//! (DECISIONS.md 28).
 //!
 //! Bytes without an ACK are the client's: it repeats them. So the copy of a connection whose server is called is worth one
 //! retransmission time-out of its client, and not the connection.
@@ -245,7 +245,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             _ => {}
         }
         let took = self.records.age(slot);
-        (self.tally).note_choice(listener, (rule, pool.map(|pool| pool.0)), took);
+        self.tally.note_choice(listener, (rule, pool), took);
         if has_asked {
             self.renew_claim(connection, true);
         }

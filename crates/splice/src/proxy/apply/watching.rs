@@ -5,7 +5,7 @@ use super::calling::SpliceParams;
 use crate::base::callbacks::SelectServer;
 use crate::base::output::NextHops;
 use crate::proxy::Rooms;
-use crate::session::connection::Connection;
+use crate::session::connection::{Connection, SplicedFlags};
 use crate::session::segment::Segment;
 use crate::session::table::Mark;
 use e2d2::buffer::BufferPool;
@@ -16,19 +16,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// whether they are.
     #[inline]
     pub(super) fn watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) -> bool {
-        self.legs.is_drawn(handoff.client.iss) && self.begin_watch(slot, connection, handoff)
+        self.legs.is_drawn(handoff.client.iss) && self.begin_watch(slot, connection)
     }
 
     #[cold]
-    fn begin_watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) -> bool {
+    fn begin_watch(&mut self, slot: u32, connection: &mut Connection) -> bool {
         let (Some(leg), Some(spliced)) = (connection.ends.leg, connection.spliced_mut()) else {
             return false;
         };
-        let to = (leg.server, handoff.pool);
-        spliced.is_watched = self.legs.watch(slot, spliced, to, &self.tally);
-        if !spliced.is_watched {
+        let to = (leg.server, spliced.pool());
+        if !self.legs.watch(slot, spliced, to, &self.tally) {
             return false;
         }
+        spliced.flags.insert(SplicedFlags::WATCHED);
         let hashes = self.leg_hashes(&connection.ends);
         self.mark_legs(slot, hashes, Mark::Watched);
         true
