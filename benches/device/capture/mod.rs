@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
 /// a turn without one it has stood still until the reader was done.
 const BEGINNING: Duration = Duration::from_millis(20);
 
+/// Where little is to be seen there are so many times more pairs, of turns half as long: their noise is less, that of one of them is not.
+const FINE: u32 = 4;
+
 /// How long a capture is before a turn without one, for what it leaves behind. From its order to the end of its file it takes longer, and
 /// as long is the pause in its place.
 const ONCE: Duration = Duration::from_millis(50);
@@ -124,12 +127,13 @@ struct Costs {
 
 impl Costs {
     fn measure(bench: &mut Bench<'_>, pairs: u32) -> Result<Costs, BoxError> {
+        let length = bench.settings.length;
         Ok(Costs {
             off: bench.left_behind(pairs)?,
-            sampled: bench.pairs(pairs, "sample=1/10000", Pace::Fast)?,
-            stalled: bench.pairs(pairs, "", Pace::Stalled)?,
-            fast: bench.pairs(pairs, "", Pace::Fast)?,
-            slow: bench.pairs(pairs, "", Pace::Tenth)?,
+            sampled: bench.pairs((FINE * pairs, length / 2), "sample=1/10000", Pace::Fast)?,
+            stalled: bench.pairs((pairs, length), "", Pace::Stalled)?,
+            fast: bench.pairs((pairs, length), "", Pace::Fast)?,
+            slow: bench.pairs((pairs, length), "", Pace::Tenth)?,
         })
     }
 
@@ -193,11 +197,11 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Pairs of turns with a capture and without.
-    fn pairs(&mut self, pairs: u32, query: &str, pace: Pace) -> Result<Pairs, BoxError> {
+    /// So many pairs of turns, so long, with a capture and without.
+    fn pairs(&mut self, (pairs, length): (u32, Duration), query: &str, pace: Pace) -> Result<Pairs, BoxError> {
         let turns = pairs::try_take(pairs, |is_captured| match is_captured {
-            true => self.captured(query, pace),
-            false => Ok(plain(self.inline, self.settings.length)),
+            true => self.while_captured(query, pace, |inline| plain(inline, length)),
+            false => Ok(plain(self.inline, length)),
         })?;
         Ok(Pairs::of(&turns))
     }
@@ -205,7 +209,7 @@ impl Bench<'_> {
     /// Pairs of turns behind a capture of every frame and behind a pause, of connections that have all begun after it.
     fn left_behind(&mut self, pairs: u32) -> Result<Pairs, BoxError> {
         let mut pause = ONCE;
-        let turns = pairs::try_take(pairs, |is_captured| {
+        let turns = pairs::try_take(FINE * pairs, |is_captured| {
             if is_captured {
                 let start = self.inline.counter.now();
                 self.while_captured("", Pace::Fast, |inline| pairs::go_on(inline, ONCE))?;
@@ -214,15 +218,9 @@ impl Bench<'_> {
                 pairs::go_on(self.inline, pause);
             }
             pairs::renew(self.inline, self.settings.open);
-            Ok::<_, BoxError>(pairs::turn_of(self.inline, self.settings.length))
+            Ok::<_, BoxError>(pairs::turn_of(self.inline, self.settings.length / 2))
         })?;
         Ok(Pairs::of(&turns))
-    }
-
-    /// A turn under a capture.
-    fn captured(&mut self, query: &str, pace: Pace) -> Result<Turn, BoxError> {
-        let length = self.settings.length;
-        self.while_captured(query, pace, |inline| plain(inline, length))
     }
 
     /// Does `work` under a capture, whose file is read to its end.
