@@ -57,6 +57,8 @@ struct ListenerRules {
     classes: Vec<ClassRule>,
     /// So many of the rules are asked before there is a payload: to the last that can refuse then.
     at_syn: usize,
+    /// So many of them are not asked again at the payload: the first ones, as long as they can only refuse.
+    settled: usize,
     /// By set of clients: what is known at the SYN. See [`verdicts`].
     verdicts: Option<Arc<[Verdict]>>,
 }
@@ -67,17 +69,21 @@ impl RuleSelector {
         let mut listeners = config
             .listeners()
             .iter()
-            .map(|listener| ListenerRules {
-                rules: listener.rules.clone(),
-                indices: NameIndex::of_rules(&listener.rules),
-                default: listener.default,
-                classes: listener.classes.clone(),
-                at_syn: match listener.accept {
+            .map(|listener| {
+                let (at_syn, settled) = match listener.accept {
                     AcceptProxy::Off => rules_at_syn(&listener.rules),
                     // Who the client is, and where it has connected to, the header says.
-                    AcceptProxy::Optional | AcceptProxy::Required => 0,
-                },
-                verdicts: None,
+                    AcceptProxy::Optional | AcceptProxy::Required => (0, 0),
+                };
+                ListenerRules {
+                    rules: listener.rules.clone(),
+                    indices: NameIndex::of_rules(&listener.rules),
+                    default: listener.default,
+                    classes: listener.classes.clone(),
+                    at_syn,
+                    settled,
+                    verdicts: None,
+                }
             })
             .collect::<Vec<_>>();
         if let Some(table) = config.client_table() {
@@ -106,7 +112,7 @@ impl RuleSelector {
 
     /// What the first of all rules says that matches or may still match, and which it is.
     fn ask(&self, listener: &ListenerRules, payload: &mut Findings<'_>) -> Option<(Selection, RuleId)> {
-        let mut next = 0;
+        let mut next = listener.settled;
         for index in &listener.indices {
             let Range { start, end } = index.rules;
             let answer = self.first_of(next..start, listener, payload);
@@ -312,10 +318,11 @@ impl SelectServer for RuleSelector {
     }
 }
 
-/// How many of a listener's rules are asked at a SYN.
-fn rules_at_syn(rules: &[Rule]) -> usize {
+/// How many of a listener's rules are asked at a SYN, and how many of these have said by then all that they can say.
+fn rules_at_syn(rules: &[Rule]) -> (usize, usize) {
     let refuses = |rule: &Rule| rule.pool().is_none() && rule.matches.is_known_at_syn();
-    rules.iter().rposition(refuses).map_or(0, |last| last + 1)
+    let asked = rules.iter().rposition(refuses).map_or(0, |last| last + 1);
+    (asked, rules.iter().take_while(|rule| refuses(rule)).count())
 }
 
 /// A payload, and what has been found in it so far.

@@ -330,6 +330,32 @@ fn a_rule_that_may_still_match_has_those_behind_it_wait_for_the_payload() {
     assert_eq!((bench.dropped(DropReason::RuleDropped), counted(&bench, 1)), (2, 2));
 }
 
+/// Rules that only ask who the client is are asked at its SYN and at its ACK; a reload refuses those who shake hands after it. One that
+/// has waited for the payload is asked then.
+#[test]
+fn who_was_admitted_is_not_asked_again_at_the_payload() {
+    let refusing = format!("{{ {FOUR}, action = \"drop\" }}");
+    for (rules, refused) in [
+        (refusing.clone(), false),
+        (format!("{{ prefix = \"GET\", pool = \"POOL\" }}, {refusing}"), true),
+    ] {
+        let mut bench = bench("{ prefix = \"SSH-\", action = \"reject\" }");
+        let mut client = Client::new(40000);
+        client.connect(&mut bench);
+        bench.reload(&config(&rules, ""), |config| Some(RuleSelector::new(config)));
+        let answers = client.send(&mut bench, b"0 hello");
+        assert_eq!(
+            (answers.len(), bench.dropped(DropReason::RuleDropped)),
+            match refused {
+                true => (0, 1),
+                false => (1, 0),
+            }
+        );
+        let is_silent = bench.receive(&Client::new(40001).syn()).is_empty();
+        assert_eq!(is_silent, !refused, "{rules}");
+    }
+}
+
 #[test]
 fn a_payload_that_a_rule_rejects_is_reset() {
     let mut bench = bench("{ prefix = \"SSH-\", action = \"reject\" }");
