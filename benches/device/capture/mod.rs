@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 /// a turn without one it has stood still until the reader was done.
 const BEGINNING: Duration = Duration::from_millis(20);
 
-/// Where little is to be seen there are so many times more pairs, of turns half as long: their noise is less, that of one of them is not.
+/// So many times more pairs, of turns half as long, where the cost is near the noise.
 const FINE: u32 = 4;
 
 /// How long a capture is before a turn without one, for what it leaves behind. From its order to the end of its file it takes longer, and
