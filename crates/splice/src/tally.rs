@@ -317,7 +317,7 @@ impl Tally {
 
     /// Where what is seen of a connection from this pool, which may be none, to this server is counted.
     pub(crate) fn legs(&self, pool: Option<PoolId>, server: u16) -> [Option<&LegsTally>; 2] {
-        let pool = self.of_pool(pool);
+        let pool = pool.and_then(|pool| self.pool(pool.index()));
         let server = self.server(usize::from(server));
         [pool.map(|pool| &pool.legs), server.map(|server| &server.legs)]
     }
