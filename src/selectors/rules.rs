@@ -71,7 +71,7 @@ impl RuleSelector {
             .iter()
             .map(|listener| {
                 let (at_syn, settled) = match listener.accept {
-                    AcceptProxy::Off => rules_at_syn(&listener.rules),
+                    AcceptProxy::Off => asked_at_syn(&listener.rules),
                     // Who the client is, and where it has connected to, the header says.
                     AcceptProxy::Optional | AcceptProxy::Required => (0, 0),
                 };
@@ -319,7 +319,7 @@ impl SelectServer for RuleSelector {
 }
 
 /// How many of a listener's rules are asked at a SYN, and how many of these have said by then all that they can say.
-fn rules_at_syn(rules: &[Rule]) -> (usize, usize) {
+fn asked_at_syn(rules: &[Rule]) -> (usize, usize) {
     let refuses = |rule: &Rule| rule.pool().is_none() && rule.matches.is_known_at_syn();
     let asked = rules.iter().rposition(refuses).map_or(0, |last| last + 1);
     (asked, rules.iter().take_while(|rule| refuses(rule)).count())

@@ -6,7 +6,7 @@ use e2d2::wire::tcp::TcpFlags;
 
 use crate::harness::{Bench, CONFIG, Client, Server, close, nothing, only, spliced};
 use crate::{reload, syn};
-use splice::tally::{Distribution, Histogram};
+use splice::tally::{Distribution, Histogram, PoolTally, Tally};
 
 const CONNECTIONS: u16 = 60;
 
@@ -14,6 +14,11 @@ fn of<'a>(counted: impl IntoIterator<Item = Histogram<'a>>) -> Distribution {
     let mut all = Distribution::default();
     counted.into_iter().for_each(|histogram| all.add(histogram));
     all
+}
+
+/// What is counted of the first pool, and of none.
+fn first_and_none(tally: &Tally) -> [&PoolTally; 2] {
+    [tally.pool(0), tally.no_pool()].map(|counted| counted.expect("counted"))
 }
 
 /// Numbers and sum are exact, what is said of their order is a ninth wrong at most.
@@ -119,10 +124,7 @@ fn what_nobody_knows_is_not_counted() {
     only(bench.receive(&other.segment(TcpFlags::FIN, b"")));
     let tally = bench.proxy.tally();
     let listener = tally.listener(0).expect("a listener");
-    let (pool, none) = (
-        tally.pool(0).expect("a pool"),
-        tally.no_pool().expect("what is of no pool"),
-    );
+    let [pool, none] = first_and_none(&tally);
     assert_eq!((listener.connections.get(), listener.ended.get()), (2, 0));
     assert_eq!([pool, none].map(|pool| of([pool.choice()]).count()), [1, 0]);
     assert_eq!([pool, none].map(|pool| of([pool.first_byte()]).count()), [0, 0]);
@@ -144,10 +146,7 @@ fn a_forwarded_syn_is_counted_for_its_pool_wherever_it_ends() {
         }
         bench.finish();
         let tally = bench.proxy.tally();
-        let (pool, none) = (
-            tally.pool(0).expect("a pool"),
-            tally.no_pool().expect("what is of no pool"),
-        );
+        let [pool, none] = first_and_none(&tally);
         let counted = [pool, none].map(|pool| of([pool.duration()]).count());
         assert_eq!((pool.chosen.get(), counted), (1, [1, 0]), "phase {phase}");
     }
@@ -167,17 +166,13 @@ fn a_connection_is_counted_for_its_pool_after_the_file_has_lost_it() {
     bench.reload(&renamed("next"), reload::rules);
     bench.forget_past(reload::rules);
     bench.reload(&renamed("third"), reload::rules);
-    let durations = |bench: &Bench<_>| -> Vec<(String, u64)> {
-        let (pools, tally) = (bench.config.pools().iter(), bench.proxy.tally());
-        let of_pool = |number: usize| tally.pool(number).map_or(0, |pool| of([pool.duration()]).count());
-        pools
-            .enumerate()
-            .map(|(number, pool)| (pool.name.clone(), of_pool(number)))
-            .collect()
-    };
     close(&mut bench, &mut client, &mut server);
-    let counted: Vec<_> = durations(&bench).into_iter().filter(|(_, count)| *count > 0).collect();
-    assert_eq!(counted, [("all".to_owned(), 1)]);
+    let tally = bench.proxy.tally();
+    let of_pool = |number: usize| tally.pool(number).map_or(0, |pool| of([pool.duration()]).count());
+    let all = bench.config.pools().iter().enumerate();
+    let counted = all.map(|(number, pool)| (pool.name.as_str(), of_pool(number)));
+    let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counted, [("all", 1)]);
 }
 
 #[test]
