@@ -208,24 +208,41 @@ impl Progress {
         self.servers_tried = self.servers_tried.saturating_add(1);
     }
 
-    /// Notes that `side` enters `state`; after 35 minutes with a time that is at most 512 µs too early.
+    /// Notes that `side` enters `state`; after 35 minutes with a time that is at most 512 µs too early. Of a connection that has not
+    /// begun nothing is noted.
     ///
     /// There is room for [`STAMPS`] changes. When it is used up the first eight stay (how the connection opened), the
     /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set. With a
     /// [`SessionRecord::peer`] there is room for [`PROXIED_STAMPS`], of which the first four stay.
     #[inline]
     pub fn push_state(&mut self, side: Side, state: State, now: Micros) {
-        let time = packed(now.since(self.start));
+        let last = usize::from(self.count).wrapping_sub(1);
         // Most connections need no more than every one has.
-        if usize::from(self.count) >= PROXIED_STAMPS && usize::from(self.count) >= self.room().1 {
+        if last < PROXIED_STAMPS - 1 {
+            self.put_change(last, change(side, state), now);
+        } else {
+            self.push_seldom(change(side, state), now);
+        }
+    }
+
+    /// Notes a change behind the one of index `last`.
+    #[inline]
+    fn put_change(&mut self, last: usize, change: u64, now: Micros) {
+        self.times[last] = packed(now.since(self.start));
+        self.changes |= change << (CHANGE_BITS * (last as u32 + 1));
+        self.count += 1;
+    }
+
+    /// A change of a connection that has many, or has not begun.
+    #[cold]
+    #[inline(never)]
+    fn push_seldom(&mut self, change: u64, now: Micros) {
+        if usize::from(self.count) >= self.room().1 {
             self.forget_oldest_late_change();
         }
-        // A connection begins with its first change; were it not so, the time would be the start's.
-        if let Some(last) = self.times.get_mut(usize::from(self.count).wrapping_sub(1)) {
-            *last = time;
+        if let Some(last) = usize::from(self.count).checked_sub(1) {
+            self.put_change(last, change, now);
         }
-        self.changes |= change(side, state) << (CHANGE_BITS * u32::from(self.count));
-        self.count += 1;
     }
 
     /// A PROXY header names the client.
@@ -361,7 +378,7 @@ mod tests {
         record
     }
 
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Copy, Debug)]
     enum Op {
         Push(bool, u8, u64),
         Header([u8; 16], u16),
@@ -379,6 +396,20 @@ mod tests {
         ]
     }
 
+    /// Tells `progress` of it.
+    fn tell(progress: &mut Progress, op: Op) {
+        match op {
+            Op::Push(server, state, micros) => {
+                let side = if server { Side::Server } else { Side::Client };
+                let now = Instant::from_nanos(START + micros * 1_000);
+                progress.push_state(side, State::try_from(state).unwrap(), now.into());
+            }
+            Op::Header(address, port) => progress.set_proxied_client(IpAddr::from(address), port),
+            Op::Flag => progress.set_flags(RecordFlags::COOKIE),
+            Op::Server => progress.note_server(),
+        }
+    }
+
     proptest! {
         #[test]
         fn becomes_the_record_that_was_told_the_same(ops in prop::collection::vec(op(), 0..30)) {
@@ -390,28 +421,20 @@ mod tests {
             model.push_state(Side::Client, State::SynSent, start);
             let mut has_header = false;
             for op in ops {
+                // A connection begins with one header at most.
+                if matches!(op, Op::Header(..)) && std::mem::replace(&mut has_header, true) {
+                    continue;
+                }
+                tell(&mut progress, op);
                 match op {
                     Op::Push(server, state, micros) => {
                         let side = if server { Side::Server } else { Side::Client };
-                        let (state, now) = (State::try_from(state).unwrap(), Instant::from_nanos(START + micros * 1_000));
-                        progress.push_state(side, state, now.into());
-                        model.push_state(side, state, now);
+                        let now = Instant::from_nanos(START + micros * 1_000);
+                        model.push_state(side, State::try_from(state).unwrap(), now);
                     }
-                    // A connection begins with one header at most.
-                    Op::Header(address, port) if !has_header => {
-                        has_header = true;
-                        progress.set_proxied_client(IpAddr::from(address), port);
-                        model.set_proxied_client(IpAddr::from(address), port);
-                    }
-                    Op::Header(..) => {}
-                    Op::Flag => {
-                        progress.set_flags(RecordFlags::COOKIE);
-                        model.set_flags(RecordFlags::COOKIE);
-                    }
-                    Op::Server => {
-                        progress.note_server();
-                        model.note_server();
-                    }
+                    Op::Header(address, port) => model.set_proxied_client(IpAddr::from(address), port),
+                    Op::Flag => model.set_flags(RecordFlags::COOKIE),
+                    Op::Server => model.note_server(),
                 }
             }
             prop_assert!(progress.is_begun());
@@ -435,6 +458,20 @@ mod tests {
             prop_assert_eq!(finished, normalised(&model));
             progress.clear();
             prop_assert!(!progress.is_begun());
+        }
+
+        #[test]
+        fn of_a_connection_that_has_not_begun_nothing_is_kept(ops in prop::collection::vec(op(), 0..30)) {
+            let begun = |mut progress: Progress| {
+                progress.begin(Side::Client, State::SynSent, Instant::from_nanos(START).into());
+                Ended { progress, ends: ends() }.record()
+            };
+            let mut progress = Progress::NONE;
+            for op in ops {
+                tell(&mut progress, op);
+                prop_assert!(!progress.is_begun());
+            }
+            prop_assert_eq!(begun(progress), begun(Progress::NONE));
         }
 
         #[test]
