@@ -75,6 +75,7 @@ pub enum Action {
 
 /// What a transition asks for last: the answer depends on more than the connection, and is the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Ask {
     /// Is there room for the client's bytes (and FIN)? `Buffered`; nothing if there is none, the client repeats them.
     Buffer,

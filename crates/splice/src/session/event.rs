@@ -28,8 +28,9 @@ impl FinChange {
     }
 }
 
-/// What happened.
+/// What happened. With a number of its own for each, which the table reads as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Event {
     /// A SYN to a listener from a flow without a connection, or one that is over.
     Syn,

@@ -55,6 +55,7 @@ pub(super) struct SpliceParams {
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Begins the call to the server that the selector has chosen.
+    #[inline(never)]
     pub(crate) fn begin_call(&mut self, connection: &mut Connection, scene: &ActionContext<P::Buffer>) {
         if let State::AwaitPayload(client) = connection.state {
             connection.state = State::ServerSynSent(client, Call::new(scene.pool));
@@ -203,6 +204,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// Sends our SYN, with what was agreed with the client and no more, and waits for its answer.
+    #[inline(never)]
     pub(crate) fn send_syn(
         &mut self,
         slot: u32,
@@ -440,17 +442,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// Sends everything held, in segments that the server takes; what the client still owes is then forgotten here.
-    pub(crate) fn send_held(
-        &mut self,
-        slot: u32,
-        connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
-        out: &mut impl Output<P::Buffer>,
-    ) -> Option<Event> {
-        let handoff = scene.handoff.take()?;
-        self.send_all(slot, connection, &handoff, out)
-    }
-
     pub(super) fn send_all(
         &mut self,
         slot: u32,

@@ -263,14 +263,29 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) -> Option<Event> {
         match ask {
             Ask::Select(wait) => self.ask_selector(slot, connection, wait, scene, out),
-            Ask::SendBuffered => self.send_held(slot, connection, scene, out),
+            Ask::SendBuffered => self.send_all(slot, connection, scene.handoff.as_ref()?, out),
+            _ => self.resolve_seldom(slot, connection, ask, scene, out),
+        }
+    }
+
+    /// What not every connection asks: kept apart from what is asked of each, which it would slow down.
+    #[inline(never)]
+    fn resolve_seldom(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        ask: Ask,
+        scene: &mut ActionContext<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) -> Option<Event> {
+        match ask {
             Ask::Reclassify => self.reclassify(slot, connection, scene, out),
             Ask::ReadHeader => self.read_header_behind_syn(slot, connection, scene, out),
             Ask::NextServer => self.next_server(slot, connection, false, scene),
             Ask::NextOrSameServer => self.next_server(slot, connection, true, scene),
             Ask::OtherServer => self.other_server(slot, connection, scene),
-            // What takes other connections to answer.
-            Ask::Buffer | Ask::TakePort => None,
+            // Those of `resolve`, and what takes other connections to answer.
+            Ask::Select(_) | Ask::SendBuffered | Ask::Buffer | Ask::TakePort => None,
         }
     }
 

@@ -41,6 +41,7 @@ const GIVE_WAY_AT_ONCE: usize = 2;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Keeps the client's bytes, and sees that others find room after it.
+    #[inline(never)]
     pub(super) fn buffer(
         &mut self,
         slot: u32,
