@@ -5,6 +5,7 @@ use e2d2::port::PortId;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::format::Named;
 use netfcts::leg::mapped;
+use rig::tshark;
 use splice::action::Action;
 use splice::capture::{Choice, Extent, Frame, FrameKind, Stepped, capture_ring};
 use splice::event::Event;
@@ -45,22 +46,27 @@ fn named(name: &str) -> NameTable {
     }
 }
 
-/// A ledger of two cores and one port: interface 0 is its legs to clients, 1 those to servers.
+/// The same as [`file`] behind the file's head.
 fn ledger(ending: Ending, bounds: Bounds) -> Ledger {
+    let mut ledger = file(ending, bounds);
+    ledger.out.clear();
+    ledger
+}
+
+/// A ledger of two cores and one port: interface 0 is its legs to clients, 1 those to servers.
+fn file(ending: Ending, bounds: Bounds) -> Ledger {
     let extent = Extent {
         snaplen: 128,
         payload: false,
     };
     let reader = |core| (core, capture_ring(Choice::default(), extent, 1, 1).1);
-    let mut ledger = Ledger::new(
+    Ledger::new(
         vec![reader(0), reader(1)],
         (ending, bounds),
         (named("b1"), RuleNames::new(), &["left".to_owned()]),
         ("", 128),
         (Instant::ZERO, u64::MAX),
-    );
-    ledger.out.clear();
-    ledger
+    )
 }
 
 /// A frame from the client 10.0.0.1 with this port, or to its server.
@@ -421,4 +427,35 @@ fn names_are_those_of_the_time_and_a_file_that_ends_early_says_why() {
     assert_eq!(servers, [Some("b1"), Some("b2")]);
     let ends = statistics(&mut ledger, Some("ended by a reload"));
     assert_eq!(ends[0].2.as_deref(), Some("ended by a reload"));
+}
+
+/// Of the frames of the first connection three are forgotten; the second ends by a timer that sends nothing.
+#[test]
+fn tshark_reads_how_many_frames_were_lost_and_what_was_done_without_a_frame() {
+    if !tshark::is_there("capture::lost_frames") {
+        return;
+    }
+    let mut ledger = file(Ending { last: 9, ..reset() }, Bounds { groups: 4, ..MANY });
+    (1..4).for_each(|packet| tell(&mut ledger, open(1, packet)));
+    tell(&mut ledger, open(2, 4));
+    tell(&mut ledger, open(2, 5));
+    let (mut timer, done) = end(2, 6, BY_RESET);
+    timer.frames.clear();
+    tell(&mut ledger, (timer, done));
+    tell(&mut ledger, end(1, 7, BY_RESET));
+    ledger.finish(Instant::ZERO, None);
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("lost.pcapng");
+    std::fs::write(&path, &ledger.out).expect("write");
+    let names = ["frame.interface_name", "frame.drop_count"];
+    let told: Vec<String> = tshark::fields(&path, &[], &names)
+        .iter()
+        .map(|fields| fields.join(" "))
+        .collect();
+    assert_eq!(told, ["left.client 3", "left.client ", "engine ", "left.client "]);
+    let kinds: Vec<_> = tshark::frames(&path)
+        .iter()
+        .map(|frame| frame.word("kind").map(str::to_owned))
+        .collect();
+    assert_eq!(kinds[2].as_deref(), Some("event"), "{kinds:?}");
 }

@@ -145,7 +145,8 @@ impl Wish {
             "slower_than" => self.ending.slower_than = Some(time(key, value)?),
             "last" => self.ending.last = query::number::<usize>(key, value)?.clamp(1, MOST_LAST),
             "snaplen" => self.extent.snaplen = query::number::<u16>(key, value)?.max(LEAST_SNAPLEN),
-            "payload" => self.extent.payload = true,
+            "payload" if value.is_empty() => self.extent.payload = true,
+            "payload" => return Err(format!("`payload={value}`: it takes no value")),
             "duration" => self.duration = Some(time(key, value)?),
             "count" => self.count = query::number(key, value)?,
             _ => {
@@ -189,7 +190,7 @@ fn causes(word: &str) -> Result<Vec<Cause>, String> {
     let plain = |text: &str| text.replace(['_', '-'], "").to_ascii_lowercase();
     let wanted = plain(word);
     Ok(match wanted.as_str() {
-        "reset" => vec![Cause::ActiveRst, Cause::PassiveRst],
+        "reset" => Cause::ALL.into_iter().filter(|cause| cause.is_reset()).collect(),
         "timeout" => Cause::ALL
             .into_iter()
             .filter(|cause| cause.name().ends_with("Timeout"))
@@ -401,7 +402,11 @@ mod tests {
 
     #[test]
     fn causes_are_named_one_by_one_or_together() {
-        assert_eq!(causes("reset"), Ok(vec![Cause::ActiveRst, Cause::PassiveRst]));
+        let resets = causes("reset").expect("a group");
+        let closes = [Cause::Unknown, Cause::ActiveClose, Cause::PassiveClose];
+        for cause in Cause::ALL {
+            assert_ne!(resets.contains(&cause), closes.contains(&cause), "{cause:?}");
+        }
         for name in ["ServerRefused", "server_refused", "server-refused"] {
             assert_eq!(causes(name), Ok(vec![Cause::ServerRefused]), "{name}");
         }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::sync::Arc;
 use std::thread;
 
@@ -118,14 +118,22 @@ pub(super) fn capture(socket: &Endpoint, command: &CaptureCommand) -> Result<(),
     }
 }
 
-/// An empty file for its owner only, whoever could read what was there before.
+/// An empty file for its owner only, whoever could read what was there before. A file of another owner is left as it is, as that one
+/// could read the capture.
 fn created(path: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    let file = options.write(true).create(true).truncate(false).mode(MODE).open(path)?;
     let metadata = file.metadata()?;
-    if metadata.is_file() && metadata.permissions().mode() & 0o777 != MODE {
+    if !metadata.is_file() {
+        return Ok(file);
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it is there already and belongs to another user"));
+    }
+    if metadata.permissions().mode() & 0o777 != MODE {
         file.set_permissions(Permissions::from_mode(MODE))?;
     }
+    file.set_len(0)?;
     Ok(file)
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,7 +58,7 @@ impl Lines {
             put_aside(path, rotation.keep)?;
         }
         // It is empty, or new; a sink that a reload ends may still have something for it.
-        let file = File::options().append(true).create(true).open(path)?;
+        let file = open(path)?;
         let is_file = file.metadata()?.is_file();
         let mut lines = Lines::to(Box::new(file), lines)?;
         lines.file = Some(Named {
@@ -93,7 +93,14 @@ impl Lines {
             return Ok(());
         }
         // What is there now is of the sink that a reload is putting in this one's place.
-        self.open_anew(Keeps::All)
+        if let Err(error) = self.open_anew(Keeps::All)
+            && let Some(file) = &mut self.file
+        {
+            let path = file.path.display();
+            log::error!("{path} cannot be opened anew: {error}; session records go on to the file that was put aside");
+            (file.bytes, file.since) = (0, Instant::now());
+        }
+        Ok(())
     }
 
     fn write_out(&mut self, fate: &Fate) -> io::Result<()> {
@@ -105,7 +112,7 @@ impl Lines {
     /// To be called when nothing is pending.
     fn open_anew(&mut self, keeps: Keeps) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let new = File::options().append(true).create(true).open(&file.path)?;
+        let new = open(&file.path)?;
         if keeps == Keeps::Nothing {
             new.set_len(0)?;
         }
@@ -170,6 +177,18 @@ impl Output for Lines {
         }
         true
     }
+}
+
+/// Permissions of a new file, which names clients: for its owner and group.
+const MODE: u32 = 0o640;
+
+/// Opens a file to write behind what is there, or a new one. A pipe is opened to be read, too: otherwise this would wait for a reader, and
+/// a reader that goes would end it (fifo(7)).
+fn open(path: &Path) -> io::Result<File> {
+    let is_pipe = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    let mut options = File::options();
+    options.append(true).create(true).read(is_pipe).mode(MODE);
+    options.open(path)
 }
 
 /// Which file a name leads to: device and inode.

@@ -239,8 +239,10 @@ impl Flows {
     }
 
     fn template_of(&self, record: &SessionRecord) -> Template {
+        // A PROXY header may name a client of the other family.
+        let called = self.names.called(record);
         Template {
-            before: record.client().is_ipv6(),
+            before: record.client().is_ipv6() || called.is_some_and(|called| called.is_ipv6()),
             behind: self.names.server(record).map(|server| server.address.is_ipv6()),
         }
     }

@@ -33,7 +33,8 @@ pub(super) struct Stream {
     stream: Option<UnixStream>,
     tried: Option<Instant>,
     buffer: Vec<u8>,
-    pending: u64,
+    /// Where each record in the buffer ends.
+    ends: Vec<usize>,
 }
 
 impl Stream {
@@ -44,7 +45,7 @@ impl Stream {
             stream: None,
             tried: None,
             buffer: Vec::with_capacity(CHUNK),
-            pending: 0,
+            ends: Vec::new(),
         }
     }
 
@@ -63,23 +64,28 @@ impl Stream {
         Ok(())
     }
 
-    fn send(&mut self, fate: &Fate) -> io::Result<()> {
-        self.connect()?;
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        let mut rest = &self.buffer[..];
-        while !rest.is_empty() {
-            match stream.write(rest) {
-                Ok(sent) => rest = &rest[sent..],
+    /// Sends what is in the buffer, with how many bytes of it have gone.
+    fn send(&mut self, fate: &Fate) -> (usize, io::Result<()>) {
+        let mut sent = 0;
+        if let Err(error) = self.connect() {
+            return (sent, Err(error));
+        }
+        let Some(stream) = &mut self.stream else {
+            return (sent, Ok(()));
+        };
+        while sent < self.buffer.len() {
+            match stream.write(&self.buffer[sent..]) {
+                Ok(more) => sent += more,
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 // A reader that is slow is waited for; the ring behind is what overflows.
                 Err(error) if error.kind() == ErrorKind::WouldBlock && !fate.is_ending() => (),
                 Err(error) => {
                     self.stream = None;
-                    return Err(error);
+                    return (sent, Err(error));
                 }
             }
         }
-        Ok(())
+        (sent, Ok(()))
     }
 }
 
@@ -90,7 +96,7 @@ impl Output for Stream {
 
     fn put(&mut self, record: &SessionRecord, fate: &Fate) -> io::Result<()> {
         self.buffer.extend_from_slice(self.lines.line(record).as_bytes());
-        self.pending += 1;
+        self.ends.push(self.buffer.len());
         if self.buffer.len() >= CHUNK {
             return self.flush(fate);
         }
@@ -98,21 +104,20 @@ impl Output for Stream {
     }
 
     fn flush(&mut self, fate: &Fate) -> io::Result<()> {
-        if self.pending == 0 {
+        if self.ends.is_empty() {
             return Ok(());
         }
-        let sent = self.send(fate);
-        let records = std::mem::take(&mut self.pending);
+        let (sent, result) = self.send(fate);
+        let written = self.ends.partition_point(|end| *end <= sent);
+        fate.write(written as u64);
+        fate.lose((self.ends.len() - written) as u64);
         self.buffer.clear();
-        match sent {
-            Ok(()) => fate.write(records),
-            Err(_) => fate.lose(records),
-        }
-        sent
+        self.ends.clear();
+        result
     }
 
     fn pending(&self) -> u64 {
-        self.pending
+        self.ends.len() as u64
     }
 }
 

@@ -12,12 +12,14 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
 mod replacing;
+mod rotating;
 mod stuck;
 
 fn ended(port: u16) -> Ended {
@@ -127,6 +129,11 @@ fn a_file_that_was_renamed_is_opened_again_and_no_record_is_lost() {
     assert_eq!(keeper.finish().totals(), totals(5, 0));
     // Each has its heading.
     assert_eq!((lines(&moved), lines(&path)), (4, 3));
+    // Clients are named in both: for the owner and the group.
+    for path in [&moved, &path] {
+        let mode = fs::metadata(path).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o137, 0, "{mode:o}");
+    }
     assert!(!dir.path().join("records.csv.1").exists());
 }
 

@@ -123,11 +123,18 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
     let (file, _enough) = begin(&served, "cause=reset&duration=1500ms");
     served.bench.open(Station::new(6, "10.0.0.6:50002"));
     reset_by_server(&served, Station::new(7, "10.0.0.7:50003"));
+    // The RSTs are the engine's own.
+    served.bench.open(Station::new(9, "10.0.0.9:50004"));
+    assert_eq!(served.change("connections/end?client=10.0.0.9").1["ended"], 1);
     let path = written(&served, file);
     let frames = tshark::frames(&path);
-    assert!(frames.len() > 8, "{frames:?}");
-    let clients: Vec<_> = frames.iter().filter_map(|frame| frame.word("client")).collect();
-    assert!(clients.iter().all(|client| *client == "10.0.0.7:50003"), "{clients:?}");
+    let of = |client| frames.iter().filter(move |frame| frame.word("client") == Some(client));
+    let (by_server, by_engine) = (of("10.0.0.7:50003").count(), of("10.0.0.9:50004").count());
+    assert!(by_server > 6 && by_engine > 6, "{frames:?}");
+    let others = frames.iter().filter_map(|frame| frame.word("client"));
+    assert_eq!(others.count(), by_server + by_engine, "{frames:?}");
+    let mut ends = frames.iter().filter_map(|frame| frame.word("end"));
+    assert_eq!((ends.next(), ends.next()), (Some("PassiveRst"), Some("Shutdown")));
     assert_eq!(frames[0].word("kind"), Some("received"));
     // Headers only, unless payload is asked for.
     let payload = tshark::said(&path, &["-T", "fields", "-e", "tcp.payload"]);
@@ -156,6 +163,7 @@ fn only_those_are_written_that_end_for_the_cause_and_a_capture_ends_by_itself() 
             "rule=1",
             "`rule`: expected `listener`, too, as rules are numbered there\n",
         ),
+        ("payload=0", "`payload=0`: it takes no value\n"),
     ] {
         let (status, said) = served.change(&format!("capture?{wrong}"));
         assert_eq!((status, said.as_str()), (400, Some(sentence)));
@@ -288,6 +296,19 @@ fn wiresharks_script_makes_fields_of_the_comments_and_links_twins() {
     assert!(
         told.iter()
             .any(|fields| fields.last().is_some_and(|record| record.starts_with("{\"start_ns\":")))
+    );
+    // The profile: its columns, and its colour of a connection's end.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/wireshark");
+    let mut with_profile = Command::new("tshark");
+    with_profile.env("WIRESHARK_CONFIG_DIR", folder);
+    let how = ["-C", "proxyengine", "-X", &script, "-T", "psml", "--color"];
+    let shown = tshark::said_by(with_profile, &path, &how);
+    let (columns, packets) = shown.split_once("</structure>").expect("a structure");
+    let of_packet = |packet: &&str| packet.contains("<section>PassiveRst</section>");
+    let end = packets.split("<packet").find(of_packet).expect("an end");
+    assert!(
+        columns.contains("<section>Ended</section>") && end.contains("#fffacd"),
+        "{shown}"
     );
     let of_server = tshark::said(
         &path,

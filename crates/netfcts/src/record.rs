@@ -214,6 +214,11 @@ impl Cause {
         }
     }
 
+    /// Whether a RST ends the connection, of either side or of the engine's own; of what a rule drops there is none.
+    pub const fn is_reset(self) -> bool {
+        !matches!(self, Cause::Unknown | Cause::ActiveClose | Cause::PassiveClose)
+    }
+
     /// The name as written.
     pub const fn name(self) -> &'static str {
         match self {

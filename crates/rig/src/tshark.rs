@@ -37,7 +37,14 @@ pub fn is_there(test: &str) -> bool {
 /// # Panics
 /// If it says a word on its standard error, but for whom it runs as.
 pub fn said(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
+    said_by(Command::new("tshark"), file, arguments)
+}
+
+/// The same of a tshark with an environment of its own.
+///
+/// # Panics
+/// As [`said`].
+pub fn said_by(mut command: Command, file: &Path, arguments: &[&str]) -> String {
     command.arg("-n").arg("-r").arg(file).args(arguments);
     let output = command.env("HOME", "/nonexistent").output().expect("tshark runs");
     let complaints = String::from_utf8_lossy(&output.stderr).into_owned();

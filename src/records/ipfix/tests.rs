@@ -116,7 +116,7 @@ fn capture_of(messages: &[Vec<u8>]) -> Vec<u8> {
 
 /// What tshark reads of some elements in each message: a line each, with cells between tabs.
 fn fields_of(path: &Path) -> Output {
-    const FIELDS: [&str; 10] = [
+    const FIELDS: [&str; 19] = [
         "cflow.srcaddr",
         "cflow.srcaddrv6",
         "cflow.srcport",
@@ -127,6 +127,15 @@ fn fields_of(path: &Path) -> Output {
         "cflow.dstaddr",
         "cflow.dstaddrv6",
         "cflow.dstport",
+        "cflow.post_natdestination_ipv4_address",
+        "cflow.post_nat_destination_ipv6_address",
+        "cflow.post_naptsource_transport_port",
+        "cflow.post_naptdestination_transport_port",
+        "cflow.octets",
+        "cflow.packets",
+        "cflow.flow_end_reason",
+        "cflow.biflow_direction",
+        "cflow.sampling_probability",
     ];
     let arguments = [
         "-n",
@@ -192,6 +201,27 @@ fn tshark_reads_every_message() {
     // Both are of one listener.
     assert_eq!((count(7, "192.0.2.1"), count(8, "2001:db8::1")), (three, three));
     assert_eq!((count(9, "8001"), count(9, "8002")), (three, three));
+    // Each pair of families has its server; connections without one have no port of it.
+    assert_eq!((count(10, "198.51.100.5"), count(11, "2001:db8:1::5")), (two, two));
+    assert_eq!((count(13, "8080"), count(13, "0")), (2 * two, two));
+    let local: Vec<u64> = column(12).iter().map(|port| port.parse().expect("port")).collect();
+    let of_all: u64 = connections().iter().map(|ended| u64::from(ended.ends.local.1)).sum();
+    assert_eq!((local.len(), local.iter().sum::<u64>()), (3 * two, of_all));
+    let sum = |number: usize| -> u64 {
+        column(number)
+            .iter()
+            .map(|value| value.parse::<u64>().expect("a number"))
+            .sum()
+    };
+    let both_ways = |of: fn(&Ends) -> u64| connections().iter().map(|ended| of(&ended.ends)).sum::<u64>();
+    assert_eq!(sum(14), both_ways(|ends| ends.bytes.0.get() + ends.bytes.1.get()));
+    assert_eq!(
+        sum(15),
+        both_ways(|ends| u64::from(ends.packets.0) + u64::from(ends.packets.1))
+    );
+    // flowEndReason: end of flow detected, or lack of resources; biflowDirection: the initiator; samplingProbability: all.
+    assert_eq!((count(16, "3"), count(16, "5")), (2 * two, two));
+    assert_eq!((count(17, "1"), count(18, "1")), (3 * two, 3 * two));
 }
 
 /// A collector that ends with the test.
@@ -256,6 +286,19 @@ fn nfdump_has_every_flow() {
         let of_v4 = (Some("192.0.2.1"), Some(8_001));
         assert!(
             called == of_v4 || called == (Some("2001:db8::1"), Some(8_002)),
+            "{flow}"
+        );
+        let number = |name: &str| flow[name].as_u64().expect("a number");
+        let payload = 1_000 + number("src_port") % 1_000;
+        assert_eq!(
+            (number("in_bytes"), number("out_bytes"), number("out_packets")),
+            (payload, 1 << 33, 6),
+            "{flow}"
+        );
+        let translated = ["src_xlt_port", "dst_xlt_port"].map(|name| flow[name].as_str());
+        let local = (5_000 + number("src_port") % 1_000).to_string();
+        assert!(
+            [[Some("0"); 2], [Some(&*local), Some("8080")]].contains(&translated),
             "{flow}"
         );
         let first = flow["first"].as_str().expect("time");

@@ -42,3 +42,46 @@ fn an_output_that_takes_something_again_changes_no_count() {
     io::copy(&mut reader, &mut io::sink()).expect("read");
     assert_eq!(watch.totals(), totals);
 }
+
+/// Nobody reads from the pipe when the engine starts: that waits for no reader, who gets what came before.
+#[test]
+fn a_pipe_without_a_reader_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    let (mut sender, receiver) = record_ring(64);
+    let keeper = start(vec![receiver], &[json_to(&path)]);
+    let watch = keeper.watch();
+    (0..3).for_each(|port| sender.send(|| ended(port)));
+    wait_for("written", || watch.totals().written == 3);
+    let reader = BufReader::new(fs::File::open(&path).expect("open"));
+    let ports: Vec<u64> = reader
+        .lines()
+        .take(3)
+        .map(|line| port_of(&line.expect("line")))
+        .collect();
+    assert_eq!(ports, [0, 1, 2]);
+    assert_eq!(keeper.finish().totals(), totals(3, 0));
+}
+
+/// A reader goes in the middle of what is sent to it: what it could read is written, and only the rest is lost.
+#[test]
+fn what_a_reader_has_got_before_it_goes_is_not_lost() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("stream");
+    let listener = UnixListener::bind(&path).expect("listen");
+    let (mut sender, receiver) = record_ring(4_096);
+    let keeper = start(vec![receiver], &[sink_to(Destination::Stream(path))]);
+    (0..RECORDS).for_each(|port| sender.send(|| ended(port)));
+    let (mut stream, _) = listener.accept().expect("accept");
+    drop(listener);
+    // Its memory fills.
+    std::thread::sleep(Duration::from_millis(500));
+    stream.shutdown(std::net::Shutdown::Read).expect("shutdown");
+    let mut got = Vec::new();
+    io::Read::read_to_end(&mut stream, &mut got).expect("read");
+    let whole = got.iter().filter(|byte| **byte == b'\n').count() as u64;
+    assert!((1..u64::from(RECORDS)).contains(&whole), "{whole}");
+    assert_eq!(keeper.finish().totals(), totals(whole, u64::from(RECORDS) - whole));
+}

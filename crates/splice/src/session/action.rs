@@ -74,6 +74,7 @@ pub enum Action {
 }
 
 /// What a transition asks for last: the answer depends on more than the connection, and is the next event.
+/// `repr(u8)`: see [`Event`](crate::session::event::Event).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ask {

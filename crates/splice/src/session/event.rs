@@ -28,7 +28,8 @@ impl FinChange {
     }
 }
 
-/// What happened. With a number of its own for each, which the table reads as it is.
+/// What happened. `repr(u8)` keeps the variant in a byte of its own: read from a niche of the fields it costs four instructions more for
+/// each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Event {
