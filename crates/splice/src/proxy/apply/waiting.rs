@@ -39,6 +39,13 @@ const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
 /// How many give way at most when someone new is held: one more than comes, so that the pressure ends.
 const GIVE_WAY_AT_ONCE: usize = 2;
 
+/// Whether a segment tells anything that has not been looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Some,
+    None,
+}
+
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Keeps the client's bytes, and sees that others find room after it.
     #[inline(never)]
@@ -55,11 +62,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.empty_chunk(slot, out);
             held = self.rooms.hold(slot, self.connections.get_mut(slot)?, scene, out);
         }
-        if let Err(error) = held {
-            // The client repeats them. There is nothing new for the selector.
-            self.rooms.emit.dropped(error.into());
-            scene.incoming = None;
-            return None;
+        match held {
+            Ok(News::Some) => {}
+            Ok(News::None) => return None,
+            Err(error) => {
+                // The client repeats them. There is nothing new for the selector.
+                self.rooms.emit.dropped(error.into());
+                scene.incoming = None;
+                return None;
+            }
         }
         if !is_called {
             self.relieve(slot, out);
@@ -99,22 +110,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Keeps the client's bytes. The segment stays in the scene: an acknowledgement may use its memory.
+    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory.
     ///
     /// # Errors
     /// Why they are not kept; what is noted of the segment may be noted again.
     #[inline(never)]
-    pub(super) fn hold(
+    fn hold(
         &mut self,
         slot: u32,
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) -> Result<(), ReassemblyError> {
+    ) -> Result<News, ReassemblyError> {
         let (is_called, share) = (is_called(connection), self.share_of(slot, connection));
         let (Some(Incoming { buffer, segment }), Some(client)) = (&scene.incoming, connection.state.client_mut())
         else {
-            return Ok(());
+            return Ok(News::None);
         };
         note_client(client, buffer.data(), segment);
         let payload = segment.payload(buffer.data());
@@ -141,8 +152,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             if is_repeated {
                 self.acknowledge_held(connection, scene, out);
             }
+        } else if client.acknowledged_len() > 0 {
+            // What is acknowledged has been looked at, and more of it was wanted.
+            let in_order = self.reassembly.in_order(client.held).len();
+            if in_order <= client.acknowledged_len() && client.fin_offset() != Some(in_order) {
+                // RFC 5681 4.2: a segment behind a gap is acknowledged at once; so is what was lost with our ACK.
+                self.acknowledge_held(connection, scene, out);
+                return Ok(News::None);
+            }
         }
-        Ok(())
+        Ok(News::Some)
     }
 
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
