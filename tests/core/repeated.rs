@@ -1,6 +1,6 @@
 //! Segments that repeat what is held, and segments from before the first byte, while a client has no server.
 
-use crate::harness::{Bench, Client, only};
+use crate::harness::{Bench, Client, Server, only};
 use e2d2::wire::tcp::TcpFlags;
 use testkit::Segment;
 
@@ -49,4 +49,23 @@ fn a_fin_behind_the_same_bytes_is_judged() {
     assert!(reset.flags.contains(TcpFlags::RST), "no more comes: {reset:?}");
     let calls = bench.calls.lock().expect("calls");
     assert_eq!(calls[1], (b"?held".to_vec(), true));
+}
+
+/// RFC 9293 3.10.7.4, first: what lies before the window is cut off, a FIN too.
+#[test]
+fn a_fin_before_the_first_byte_is_none() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let ack = only(bench.receive(&earlier(&client, 3, TcpFlags::FIN, b"ab")));
+    assert_eq!((ack.flags, ack.ack), (TcpFlags::ACK, client.seq));
+    assert_eq!(asked(&bench), 0);
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    bench.receive(&earlier(&client, 10, TcpFlags::FIN, b"ab"));
+    let (_, held) = Server::from_syn(&syn).accept(&mut bench);
+    let held = only(held);
+    assert_eq!(
+        (&held.payload[..], held.flags),
+        (&b"0 hello"[..], TcpFlags::ACK | TcpFlags::PSH)
+    );
 }

@@ -133,7 +133,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let before = (client.first_byte() - segment.seq).max(0) as usize;
         let fresh = payload.get(before..).unwrap_or_default();
         let offset = (segment.seq + before as u32 - client.first_byte()).max(0) as usize;
-        if segment.has(TcpFlags::FIN) {
+        // RFC 9293 3.10.7.4, first: what is before the window is cut off, a FIN too.
+        if segment.has(TcpFlags::FIN) && before <= payload.len() {
             client.set_fin(Some(offset + fresh.len()));
         }
         // RFC 9293 3.4: bytes beyond our window are not taken; the client sends them again.
