@@ -31,6 +31,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        // What was put off until now came in by ports here, and what is put off below did not.
+        self.rooms.set_now(now);
+        self.handle_put_off(out);
         let Some(steering) = &mut self.rooms.steering else {
             let drops = &mut self.rooms.emit.drops;
             drops.add(DropReason::HandoverRefused, batch.len() as u64);
@@ -47,6 +50,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         }
         self.handle_batch(now, &mut segments, out);
+        self.handle_put_off(out);
         if let Some(steering) = &mut self.rooms.steering {
             steering.taking_over = false;
         }
