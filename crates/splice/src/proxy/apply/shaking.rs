@@ -263,8 +263,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let syn = self.handshake.forwarded_syns.remove(syn.into())?;
         let answer = syn.answer?;
         agree(&mut client, &syn, &answer);
+        // RFC 7323 3.2: whether there are any was agreed by the SYNs; the ACK has the newest of them, as it should.
+        let known = (client.tsval, answer.newest_tsval);
         let newest = PeerNumbers {
-            timestamps,
+            timestamps: client.timestamps.then(|| timestamps.unwrap_or(known)),
             window: segment.window,
             window_bytes: u32::from(syn.window),
             told: client.first_byte() + u32::from(answer.window),
