@@ -1,7 +1,8 @@
 //! Segments that repeat what is held, and segments from before the first byte, while a client has no server.
 
-use crate::harness::{Bench, Client, Server, only};
+use crate::harness::{Bench, Client, Server, nothing, only};
 use e2d2::wire::tcp::TcpFlags;
+use splice::drop_reason::DropReason;
 use testkit::Segment;
 
 fn asked(bench: &Bench) -> usize {
@@ -68,4 +69,19 @@ fn a_fin_before_the_first_byte_is_none() {
         (&held.payload[..], held.flags),
         (&b"0 hello"[..], TcpFlags::ACK | TcpFlags::PSH)
     );
+}
+
+/// RFC 9293 3.10.7.4: a window is taken from a segment that is not older than the one before (SND.WL1).
+#[test]
+fn an_old_segment_does_not_change_the_window() {
+    let mut bench = Bench::new();
+    let mut client = Client::new(40000);
+    client.connect(&mut bench);
+    let syn = only(client.send(&mut bench, b"0 hello"));
+    let with_window = |segment: Segment, window: u16| Segment { window, ..segment };
+    nothing(bench.receive(&with_window(client.segment(TcpFlags::ACK, b""), 700)));
+    bench.receive(&with_window(earlier(&client, 7, TcpFlags::PSH, b"0 hello"), 100));
+    let (ack, _) = Server::from_syn(&syn).accept(&mut bench);
+    assert_eq!(ack.window, 700);
+    assert_eq!(bench.dropped(DropReason::Duplicate), 0, "an ACK repeats nothing");
 }

@@ -427,7 +427,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let syn = self.handshake.forwarded_syns.get(place.into())?;
         agree(&mut client, syn, &syn.answer?);
-        waiting::note_client(&mut client, incoming.buffer.data(), incoming.segment);
+        waiting::note_client(&mut client, 0, incoming.buffer.data(), incoming.segment);
         connection.state = State::AwaitProxyHeader(client, ours, place);
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);

@@ -127,7 +127,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         else {
             return Ok(News::None);
         };
-        note_client(client, buffer.data(), segment);
+        note_client(client, self.reassembly.end(client.held), buffer.data(), segment);
         let payload = segment.payload(buffer.data());
         // Bytes before the first one have been in no window of ours: what is left of the segment counts.
         let before = (client.first_byte() - segment.seq).max(0) as usize;
@@ -299,9 +299,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             (scene.incoming.take(), connection.state.client_mut())
             && segment.seq.in_window(client.acknowledged, MAX_FIRST_PAYLOAD as u32)
         {
-            note_client(client, buffer.data(), segment);
+            note_client(client, self.reassembly.end(client.held), buffer.data(), segment);
         }
-        self.emit.dropped(DropReason::Duplicate);
+        self.emit.dropped(DropReason::Consumed);
     }
 
     pub(crate) fn close_client(
@@ -317,7 +317,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         client.acknowledged = incoming.segment.end();
-        note_client(client, incoming.buffer.data(), incoming.segment);
+        note_client(client, 0, incoming.buffer.data(), incoming.segment);
         // What came behind the FIN was none of the stream.
         self.reassembly.close(&mut client.held);
         let client = *client;
@@ -388,9 +388,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 }
 
-/// Notes what every segment of the client tells: its window and its newest timestamp.
-pub(super) fn note_client(client: &mut ClientSide, frame: &[u8], segment: &Segment) {
-    client.window = segment.window;
+/// Notes what every segment of the client tells: its newest timestamp, and its window, unless it begins before the end of what
+/// has come, `held` bytes.
+pub(super) fn note_client(client: &mut ClientSide, held: usize, frame: &[u8], segment: &Segment) {
+    // RFC 9293 3.10.7.4, fifth (SND.WL1): an older segment has an older window. All of them acknowledge the same.
+    if segment.seq.ge(client.first_byte() + held as u32) {
+        client.window = segment.window;
+    }
     let options = TcpOptions::parse(segment.options(frame));
     if let Some((tsval, _)) = options.timestamps
         && SeqNum(tsval).gt(SeqNum(client.tsval))
