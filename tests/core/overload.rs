@@ -393,6 +393,44 @@ fn what_was_put_off_is_another_cores_as_before() {
     assert_eq!((only(sent.0).to, sent.1), (stranger.me, 0));
 }
 
+/// SYNs of other cores' cost this one as much, and fill their rings.
+#[test]
+fn a_core_that_hands_syns_over_drops_those_beyond_its_means() {
+    let (mut bench, owner) = first_of_two();
+    let (mut n, mut syns_sent, mut handed) = (0, 0, 0);
+    let until = bench.now + Duration::from_millis(100);
+    while bench.now < until {
+        let syns: Vec<Segment> = (n..).map(flood_syn).filter(|syn| owner(syn) == 1).take(BURST).collect();
+        n += 2 * BURST as u32;
+        syns_sent += BURST;
+        handed += round_among(&mut bench, &syns, true).1;
+    }
+    let dropped = bench.dropped(DropReason::Overload) as usize;
+    assert!(dropped > syns_sent / 2, "{dropped} of {syns_sent}");
+    assert!(dropped + handed <= syns_sent, "{handed}");
+}
+
+/// Cookies that come back are handed over, too, and earn SYNs as where they are opened.
+#[test]
+fn cookies_that_are_handed_over_earn_syns() {
+    let (mut bench, owner) = first_of_two();
+    // All cores have the key of cookies.
+    let mut other = Bench::new();
+    let mut clients = (10_000..).map(Client::new).filter(|client| owner(&client.syn()) == 1);
+    let mut n = overload(&mut bench);
+    let mut handed = 0;
+    for _ in 0..40 {
+        let mut batch: Vec<Segment> = (n..).map(flood_syn).filter(|syn| owner(syn) == 1).take(16).collect();
+        n += 64;
+        for mut client in clients.by_ref().take(16) {
+            client.take_syn_ack(&only(other.receive(&client.syn())));
+            batch.push(client.segment(TcpFlags::ACK, b""));
+        }
+        handed += round_among(&mut bench, &batch, true).1;
+    }
+    assert!(handed > 40 * (16 + 8), "{handed} of {}", 40 * 32);
+}
+
 /// The whole graph, with cables that are never empty: what is full is seen from what its rounds receive.
 #[test]
 fn the_graph_sees_that_its_queues_do_not_get_empty() {
