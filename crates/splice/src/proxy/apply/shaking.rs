@@ -89,7 +89,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         let frame = incoming.buffer.data();
         let is_awaited = self.rooms.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
-        let syn = ForwardedSyn::of(segment, frame, is_awaited);
+        let ends_here = is_awaited || self.rooms.selector.inspects();
+        let syn = ForwardedSyn::of(segment, frame, ends_here);
         let Ok(place) = self.rooms.handshake.forwarded_syns.insert(syn) else {
             return self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         };
