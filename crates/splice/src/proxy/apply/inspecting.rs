@@ -444,7 +444,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !SeqNum(now_ms).ge(SeqNum(deadline)) {
             return None;
         }
-        Some(if inspection.is_given_up() {
+        Some(if inspection.is_given_up(now_ms) {
             Event::RetransmitLimit
         } else {
             Event::RetryDue
