@@ -277,7 +277,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         // Whose header would not be believed can be told at once, and the server need not hear of it.
         if of_listener.accept == AcceptProxy::Required && !self.rooms.settings.trusts(listener, unmapped(peer)) {
-            self.rooms.emit.dropped(DropReason::HeaderUntrusted);
             return Event::StraySyn;
         }
         if self.has_room_for_syn() {

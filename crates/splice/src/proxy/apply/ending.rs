@@ -242,7 +242,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return if is_reset {
                 self.emit.dropped(DropReason::UnknownFlow)
             } else {
-                self.refuse(incoming, out)
+                self.refuse(DropReason::UnknownFlow, incoming, out)
             };
         }
         let path = self.path_of(from.peer(), &rested.ends);
