@@ -168,7 +168,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let segment = incoming.segment;
-        let Some(spliced) = connection.spliced() else { return };
+        let Some(spliced) = connection.spliced() else {
+            return self.emit.dropped(DropReason::ImpossibleTransition);
+        };
         let payload_len = segment.payload_len();
         let offsets = Offsets::of(spliced);
         let server_mss = spliced.server_mss;

@@ -182,14 +182,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let (Some(client), Some(ours)) = (connection.state.client().copied(), connection.state.server()) else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         let clock = self.handshake.timestamp(now);
         let raw = forwarded_syn::passable(segment.options(buffer.data()));
         let options = TcpOptions::parse(&raw);
         let place = connection.state.syn();
         let Some(syn) = place.and_then(|place| self.handshake.forwarded_syns.get_mut(place)) else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         // A server that has started anew, or that answers from SYN cookies, may come with another number the second
         // time. The client sees no difference; what it acknowledges is the server's latest.
