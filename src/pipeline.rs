@@ -287,18 +287,21 @@ impl<L: BufferPool, S: SelectServer> Handle<L, S> {
             ways,
             stages,
         };
+        let mut taken: Burst<Packet<L::Buffer>> = Burst::new();
         if let Some(incoming) = &mut *ways.incoming.borrow_mut() {
-            let mut taken: Burst<Packet<L::Buffer>> = Burst::new();
             let count = incoming.take(taken.capacity(), |packet| taken.push(packet));
             if count > 0 {
                 emitter.round.count(Traffic::FromQueue, count);
                 emitter.round.count(Traffic::Consumed, count);
                 emitter.round.add_work(count);
                 emitter.round.note_backlog(count == BURST);
-                proxy.take_over(now, &mut taken, &mut emitter);
             }
         }
+        // Before any packet, which would set the time of the round before.
         proxy.note_round(now, emitter.round.is_backlogged());
+        if !taken.is_empty() {
+            proxy.take_over(now, &mut taken, &mut emitter);
+        }
         if !batch.is_empty() {
             proxy.handle_batch(now, batch, &mut emitter);
         }

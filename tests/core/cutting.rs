@@ -9,6 +9,7 @@ use e2d2::wire::icmpv6::Icmpv6Repr;
 use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::tcp::TcpFlags;
 use splice::drop_reason::DropReason;
+use splice::round_budget::KEPT_FOR_CONTROL;
 use test_case::test_case;
 use testkit::Segment;
 
@@ -136,6 +137,73 @@ fn a_damaged_segment_is_not_cut() {
     frame.data_mut()[last] ^= 0x40;
     nothing(bench.receive_frame(PortId(0), frame));
     assert_eq!(bench.dropped(DropReason::BadTcpChecksum), 1);
+}
+
+/// RFC 3168 6.1.2 and 6.1.3: an echo of congestion is in every segment until it is answered, the answer in one; and each piece
+/// is of the packet's class, with its mark.
+#[test]
+fn pieces_say_of_congestion_what_the_segment_says() {
+    for (client, mss, payload) in [
+        (Client::new(40000), 536, &b"0 hello"[..]),
+        (Client::new_v6(40001), 1220, b"3 hello"),
+    ] {
+        let mut bench = Bench::new();
+        let (client, server) = spliced(&mut bench, client, payload, mss);
+        let segment = client.segment(TcpFlags::PSH | TcpFlags::ECE | TcpFlags::CWR, &bytes(1400));
+        let mut frame = segment.frame();
+        // AF11 and CE. In IPv4 the sum of the header changes with the class.
+        if client.me.address.is_ipv4() {
+            frame[15] = 0x2b;
+            let sum = u16::from_be_bytes([frame[24], frame[25]]) - 0x2b;
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            (frame[14], frame[15]) = (0x62, 0xb0);
+        }
+        let mut sent = bench.exchange(PortId(0), &frame);
+        sent.retain(|frame| matches!(frame::parse(frame), Ok(Kind::Tcp(_))));
+        assert!(sent.len() > 1);
+        for (index, frame) in sent.iter().enumerate() {
+            let Ok(Kind::Tcp(layout)) = frame::parse(frame) else {
+                panic!("not TCP")
+            };
+            assert_eq!(layout.ip(frame).map(|ip| ip.traffic_class()), Some(0x2b));
+            let piece = Segment::read(frame);
+            let congestion = piece.flags & (TcpFlags::ECE | TcpFlags::CWR);
+            let expected = if index == 0 {
+                TcpFlags::ECE | TcpFlags::CWR
+            } else {
+                TcpFlags::ECE
+            };
+            assert_eq!((piece.to, congestion), (server.me, expected));
+        }
+    }
+}
+
+/// The server may take more than the link to it.
+#[test]
+fn pieces_fit_the_link_that_they_leave_by() {
+    let text = crate::harness::CONFIG.replace("device = \"net_null1\"", "device = \"net_null1\"\nmtu = 1280");
+    let mut bench = Bench::with_config(&text);
+    let (client, _) = spliced(&mut bench, Client::new(40000), b"0 hello", 1300);
+    let (pieces, mtus) = split(bench.receive_raw(&client.segment(TcpFlags::PSH, &bytes(1400))));
+    let lengths: Vec<_> = pieces.iter().map(|piece| piece.payload.len()).collect();
+    assert_eq!((lengths, mtus), (vec![1240 - 12, 172], vec![1280]));
+}
+
+/// Of more than there is room for the client gets no ACK, and repeats it.
+#[test]
+fn pieces_leave_room_for_what_cannot_wait() {
+    let mut bench = Bench::new();
+    bench.ignores_icmp = true;
+    let (client, _) = spliced(&mut bench, Client::new(40000), b"0 hello", 536);
+    let segment = client.segment(TcpFlags::PSH, &bytes(1400));
+    let room = KEPT_FOR_CONTROL + 2;
+    assert_eq!(
+        bench.receive_all(&[segment], room).len(),
+        1,
+        "beside the message to the client"
+    );
+    assert_eq!(bench.dropped(DropReason::NoRoom), 1);
 }
 
 /// What was held before the server was known goes out in segments that it takes.

@@ -2,12 +2,13 @@
 
 use crate::checks::{self, DEFAULT, Mood, SECOND, checked};
 use crate::content_checks;
-use crate::harness::{Bench, CONFIG, Client, nothing, only};
+use crate::harness::{Bench, CONFIG, Client, close, nothing, only, spliced};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
 use splice::CheckEvent;
 use splice::drop_reason::DropReason;
 use std::time::Duration;
+use testkit::Segment;
 
 #[test]
 fn a_draining_core_answers_no_syn() {
@@ -24,6 +25,25 @@ fn a_draining_core_answers_no_syn() {
     assert_eq!(resets.len(), 2);
     assert_eq!(bench.records()[0].cause(Side::Client), Cause::Shutdown);
     bench.assert_all_returned();
+}
+
+/// A SYN that is not answered begins nothing: the connection at rest keeps its late segments.
+#[test]
+fn a_syn_that_is_not_answered_leaves_the_connection_at_rest_as_it_is() {
+    let mut bench = Bench::new();
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    close(&mut bench, &mut client, &mut server);
+    bench.proxy.begin_drain();
+    let again = Client {
+        seq: client.seq.wrapping_add(100_000),
+        ..Client::new(40000)
+    };
+    nothing(bench.receive(&again.syn()));
+    let late = Segment {
+        seq: server.seq.wrapping_sub(1),
+        ..server.segment(TcpFlags::RST, b"")
+    };
+    assert_eq!(only(bench.receive(&late)).to, client.me);
 }
 
 /// Clients at these ports, with the SYN-ACK but before their ACK.

@@ -363,6 +363,17 @@ fn behind_a_passed_syn_it_begins_with_the_clients_ack() {
     }
 }
 
+/// RFC 3168 6.1.3: what we send in the place of other segments has neither marks nor their echo.
+#[test]
+fn ecn_is_not_agreed_where_segments_may_be_ours() {
+    let (mut bench, _) = bench_with(&bound_with_syn(""), |_| {}, "");
+    let syn = Segment {
+        flags: TcpFlags::SYN | TcpFlags::ECE | TcpFlags::CWR,
+        ..Client::new(40000).syn()
+    };
+    assert_eq!(only(bench.receive(&syn)).flags, TcpFlags::SYN);
+}
+
 #[test]
 fn a_server_that_speaks_first_is_heard_first() {
     let rules = "rules = [{ first_number = true, pool = \"all\" }]\ndefault = \"reject\"";

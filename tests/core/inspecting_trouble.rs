@@ -162,6 +162,24 @@ fn a_receiver_that_never_answers_ends_the_connection() {
     bench.assert_all_returned();
 }
 
+/// The last wait is a minute, however short that of the other direction is.
+#[test]
+fn a_receiver_has_all_its_time_whatever_the_other_is_sent() {
+    let (mut bench, _) = bench();
+    let (mut client, mut server) = settled(&mut bench, b"0 hello");
+    client.send(&mut bench, b"+abc");
+    // Repeated after 1, 2, 4, 8, 16, 32, 60 and 60 s: the eighth time after 183 s.
+    let sent = bench.wait(Duration::from_millis(182_500));
+    assert_eq!(sent.iter().filter(|sent| sent.payload == b"+abc+abc").count(), 7);
+    server.send(&mut bench, b"+de");
+    let sent = bench.wait(Duration::from_secs(2));
+    let payloads: Vec<_> = sent.iter().map(|sent| &sent.payload[..]).collect();
+    assert_eq!(payloads, [&b"+abc+abc"[..], b"+de+de"], "and no RST");
+    let sent = bench.wait(Duration::from_secs(60));
+    assert!(sent.iter().any(|sent| sent.flags.contains(TcpFlags::RST)));
+    assert_eq!(bench.records()[0].cause(Side::Client), Cause::RetransmitLimit);
+}
+
 #[test]
 fn probes_and_keep_alives_reach_who_can_answer_them() {
     let (mut bench, scribe) = bench();

@@ -1,6 +1,6 @@
 //! What strangers can make the core send, and what they learn from how much of it they get.
 
-use crate::harness::{Bench, CONFIG, Client, nothing, only, spliced};
+use crate::harness::{Bench, CONFIG, Client, close, nothing, only, spliced};
 use crate::icmp::error_about;
 use e2d2::wire::frame::{self, Kind};
 use e2d2::wire::tcp::TcpFlags;
@@ -183,6 +183,24 @@ fn our_own_too_big_is_told_in_the_middle_of_a_flood() {
     assert_eq!((errors(&mut bench), errors(&mut bench)), (1, 0));
     bench.now += SECOND;
     assert_eq!(errors(&mut bench), 1);
+}
+
+/// The same about a late segment of a connection that is over.
+#[test]
+fn too_big_of_a_late_segment_is_told_in_the_middle_of_a_flood() {
+    let small = "device = \"net_null1\"\nmtu = 1400";
+    let mut bench = Bench::with_config(&with_budget(1).replace("device = \"net_null1\"", small));
+    let (mut client, mut server) = spliced(&mut bench, 40000);
+    close(&mut bench, &mut client, &mut server);
+    let mut stranger = Client::new(41000);
+    stranger.proxy.address.set_port(81);
+    for _ in 0..100 {
+        bench.receive(&stranger.syn());
+    }
+    let late = client.segment(TcpFlags::PSH, &[b'x'; 1400]);
+    let sent = bench.receive_raw(&late);
+    assert!(matches!(frame::parse(&sent[0]), Ok(Kind::Icmpv4 { .. })));
+    assert!(bench.receive_raw(&late).is_empty(), "one a second");
 }
 
 #[test]

@@ -55,6 +55,7 @@ mod refusing;
 mod reload;
 mod reload_drawn;
 mod reload_kept;
+mod repeated;
 mod restart;
 mod resting;
 mod rounds;

@@ -2,6 +2,7 @@
 
 use crate::graph_bench::GraphBench;
 use crate::harness::{Bench, CONFIG, Client, PROXY_MAC, Server, only};
+use crate::many_cores::leg;
 use arrayvec::ArrayVec;
 use e2d2::BURST;
 use e2d2::buffer::{HeapBuffer, PacketBuffer};
@@ -10,20 +11,24 @@ use e2d2::time::Instant;
 use e2d2::wire::frame;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::TcpFlags;
+use netfcts::leg::mapped;
+use netfcts::steering::SteeringPlan;
 use proxyengine::callbacks::SelectServer;
 use proxyengine::config::Config;
 use proxyengine::selectors::RuleSelector;
 use splice::drop_reason::DropReason;
+use splice::settings::{CoreSteering, Settings};
 use splice::{Output, Usage};
+use std::sync::Arc;
 use std::time::Duration;
 use testkit::{Segment, Station};
 
 /// A round of the core in these tests.
 const ROUND: Duration = Duration::from_micros(15);
 
-/// Frames that the core has sent in one batch.
+/// Frames that the core has sent in one batch, and how many packets it has handed over.
 #[derive(Default)]
-struct Sent(Vec<Segment>);
+struct Sent(Vec<Segment>, usize);
 
 impl Output<HeapBuffer> for Sent {
     fn send(&mut self, _port: PortId, frame: HeapBuffer) {
@@ -32,6 +37,11 @@ impl Output<HeapBuffer> for Sent {
 
     fn room(&self) -> usize {
         usize::MAX
+    }
+
+    fn hand_over(&mut self, _core: usize, _packet: Packet<HeapBuffer>) -> Result<(), Packet<HeapBuffer>> {
+        self.1 += 1;
+        Ok(())
     }
 
     fn pass_to_kernel(&mut self, _now: Instant, port: PortId, _frame: HeapBuffer) {
@@ -48,8 +58,7 @@ fn flood_syn(n: u32) -> Segment {
     client.syn()
 }
 
-/// Has the core handle a batch as its round would, and returns what it sends in its order.
-fn round<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment], is_full: bool) -> Vec<Segment> {
+fn batch_of<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment]) -> ArrayVec<Packet<HeapBuffer>, BURST> {
     let mut batch = ArrayVec::<_, BURST>::new();
     for segment in segments {
         let port = PortId(u8::from(segment.to.mac.0[5] == PROXY_MAC[1]));
@@ -57,11 +66,22 @@ fn round<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment], is_full: b
         let kind = frame::parse(buffer.data()).expect("the test's own frame");
         batch.push(Packet { buffer, port, kind });
     }
+    batch
+}
+
+/// Has the core handle a batch as its round would, and returns what it sends in its order.
+fn round<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment], is_full: bool) -> Vec<Segment> {
+    round_among(bench, segments, is_full).0
+}
+
+/// The same with what it hands over.
+fn round_among<S: SelectServer>(bench: &mut Bench<S>, segments: &[Segment], is_full: bool) -> Sent {
+    let mut batch = batch_of(bench, segments);
     bench.now += ROUND;
     let mut sent = Sent::default();
     bench.proxy.note_round(bench.now, is_full);
     bench.proxy.handle_batch(bench.now, &mut batch, &mut sent);
-    sent.0
+    sent
 }
 
 /// The same in the middle of a flood, with the rounds for which segments may be put off until there are more of them.
@@ -314,6 +334,101 @@ fn an_honest_load_at_the_limit_loses_no_syn() {
     }
     assert_eq!(bench.dropped(DropReason::Overload), 0);
     assert!(connected > 10_000, "{connected}");
+}
+
+/// The first of two cores, and a function that says which of them a client is.
+fn first_of_two() -> (Bench, impl Fn(&Segment) -> usize) {
+    let mut plan = SteeringPlan::software(2, 0x1234_5678);
+    for address in ["10.0.0.9", "fd00::9"] {
+        plan.add_service(mapped(address.parse().expect("an address")), 80..=80, false);
+    }
+    let plan = Arc::new(plan);
+    let steering = CoreSteering {
+        plan: Arc::clone(&plan),
+        core: 0,
+        asks_around: false,
+    };
+    let adjust = |settings: &mut Settings| settings.steering = Some(steering);
+    let bench = Bench::make_with(CONFIG, false, adjust, |selector| selector);
+    (bench, move |segment: &Segment| plan.owner(&leg(segment)).expect("ours"))
+}
+
+/// A client of this core's.
+fn client_of(core: usize, owner: &impl Fn(&Segment) -> usize) -> Client {
+    let mut clients = (40_000..).map(Client::new);
+    clients.find(|client| owner(&client.syn()) == core).expect("a client")
+}
+
+/// What came in by a port here is held against the plan, and what was taken over is not, whenever it has its turn.
+#[test]
+fn what_was_put_off_is_another_cores_as_before() {
+    let (mut bench, owner) = first_of_two();
+    let own = client_of(0, &owner).me.address.port();
+    let (mut own, _server) = crate::harness::spliced(&mut bench, own);
+    let stranger = client_of(1, &owner);
+    let mut n = overload(&mut bench);
+    let mut sent = Sent::default();
+    for _ in 0..16 {
+        let mut syns: Vec<Segment> = (n..).map(flood_syn).filter(|syn| owner(syn) == 0).take(31).collect();
+        n += 100;
+        syns.push(stranger.segment(TcpFlags::PSH, b"of the other core"));
+        // The ring from the other core has something as well.
+        let mut over = batch_of(&mut bench, &[own.segment(TcpFlags::PSH, b"more")]);
+        own.seq = own.seq.wrapping_add(4);
+        let mut batch = batch_of(&mut bench, &syns);
+        bench.now += ROUND;
+        bench.proxy.note_round(bench.now, true);
+        bench.proxy.take_over(bench.now, &mut over, &mut sent);
+        bench.proxy.handle_batch(bench.now, &mut batch, &mut sent);
+    }
+    bench.proxy.note_round(bench.now, false);
+    bench.proxy.poll_timers(bench.now, &mut sent);
+    assert!(!sent.0.iter().any(|sent| sent.to == stranger.me), "nobody is reset");
+    let taken = sent.0.iter().filter(|sent| sent.payload == b"more").count();
+    assert_eq!((sent.1, taken), (16, 16));
+    // Nobody else will say that it knows what was handed over to this core.
+    let mut sent = Sent::default();
+    let mut over = batch_of(&mut bench, &[stranger.segment(TcpFlags::PSH, b"nobody's")]);
+    bench.proxy.take_over(bench.now, &mut over, &mut sent);
+    assert_eq!((only(sent.0).to, sent.1), (stranger.me, 0));
+}
+
+/// SYNs of other cores' cost this one as much, and fill their rings.
+#[test]
+fn a_core_that_hands_syns_over_drops_those_beyond_its_means() {
+    let (mut bench, owner) = first_of_two();
+    let (mut n, mut syns_sent, mut handed) = (0, 0, 0);
+    let until = bench.now + Duration::from_millis(100);
+    while bench.now < until {
+        let syns: Vec<Segment> = (n..).map(flood_syn).filter(|syn| owner(syn) == 1).take(BURST).collect();
+        n += 2 * BURST as u32;
+        syns_sent += BURST;
+        handed += round_among(&mut bench, &syns, true).1;
+    }
+    let dropped = bench.dropped(DropReason::Overload) as usize;
+    assert!(dropped > syns_sent / 2, "{dropped} of {syns_sent}");
+    assert!(dropped + handed <= syns_sent, "{handed}");
+}
+
+/// Cookies that come back are handed over, too, and earn SYNs as where they are opened.
+#[test]
+fn cookies_that_are_handed_over_earn_syns() {
+    let (mut bench, owner) = first_of_two();
+    // All cores have the key of cookies.
+    let mut other = Bench::new();
+    let mut clients = (10_000..).map(Client::new).filter(|client| owner(&client.syn()) == 1);
+    let mut n = overload(&mut bench);
+    let mut handed = 0;
+    for _ in 0..40 {
+        let mut batch: Vec<Segment> = (n..).map(flood_syn).filter(|syn| owner(syn) == 1).take(16).collect();
+        n += 64;
+        for mut client in clients.by_ref().take(16) {
+            client.take_syn_ack(&only(other.receive(&client.syn())));
+            batch.push(client.segment(TcpFlags::ACK, b""));
+        }
+        handed += round_among(&mut bench, &batch, true).1;
+    }
+    assert!(handed > 40 * (16 + 8), "{handed} of {}", 40 * 32);
 }
 
 /// The whole graph, with cables that are never empty: what is full is seen from what its rounds receive.

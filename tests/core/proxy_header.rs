@@ -264,6 +264,40 @@ fn three_duplicate_acks_bring_the_header_at_once() {
     assert_eq!(only(repeated).payload, header.payload);
 }
 
+/// RFC 5681 2: a duplicate ACK has the window of the ACK before it.
+#[test]
+fn window_updates_do_not_bring_the_header() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (_, server, header, _) = announced(&mut bench, b"0 hello");
+    let with_window = |window: u16| Segment {
+        window,
+        ..server.segment(TcpFlags::ACK, b"")
+    };
+    for window in [509, 600, 700, 800, 900] {
+        nothing(bench.receive(&with_window(window)));
+    }
+    nothing(bench.receive(&with_window(900)));
+    assert_eq!(only(bench.receive(&with_window(900))).payload, header.payload);
+}
+
+/// RFC 9293 3.1: without its flag the acknowledgement field says nothing.
+#[test]
+fn a_rst_without_ack_acknowledges_nothing() {
+    let mut bench = bench("{ send = \"v1\" }");
+    let (_, server, header, _) = announced(&mut bench, b"0 hello");
+    // In the window, but not the next number: the connection goes on (RFC 5961 3.2).
+    let reset = Segment {
+        flags: TcpFlags::RST,
+        seq: server.seq.wrapping_add(1),
+        ack: server.ack.wrapping_add(header.payload.len() as u32 + 7),
+        ..server.segment(TcpFlags::RST, b"")
+    };
+    bench.receive(&reset);
+    assert_eq!(bench.proxy.usage().debts, 1);
+    let again = bench.wait(Duration::from_millis(1_100));
+    assert!(again.iter().any(|again| again.payload == header.payload), "{again:?}");
+}
+
 #[test]
 fn a_server_that_never_takes_the_header_is_given_up() {
     let mut bench = bench("{ send = \"v1\" }");

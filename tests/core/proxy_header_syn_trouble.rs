@@ -114,6 +114,7 @@ fn the_syn_of_a_stranger_goes_nowhere_where_a_header_must_come() {
         (client.me, TcpFlags::RST | TcpFlags::ACK, client.seq.wrapping_add(1))
     );
     assert_eq!(bench.dropped(DropReason::HeaderUntrusted), 1);
+    assert_eq!(bench.dropped(DropReason::UnknownFlow), 0, "counted once");
     assert_eq!(bench.proxy.usage(), Usage::default());
     // Nothing was made of it, and no flood of them can fill the disk.
     assert!(bench.records().is_empty());

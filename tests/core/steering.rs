@@ -234,6 +234,36 @@ fn a_full_ring_drops_and_counts() {
     cores.assert_all_returned();
 }
 
+/// A core that comes back to a full ring has not heard what is still in it.
+#[test]
+fn a_core_that_was_away_blames_no_server_for_answers_that_wait_in_its_ring() {
+    let mut cores = ManyCores::new(CONFIG, 2, Landing::Owner, by_hash);
+    let ports = (40_000..).filter(|port| cores.plan.owner(&leg(&Client::new(*port).syn())) == Some(1));
+    let ports: Vec<u16> = ports.take(41).collect();
+    let mut call = |port: u16| {
+        let mut client = Client::new(port);
+        client.connect(&mut cores);
+        Server::from_syn(&only(client.send(&mut cores, b"p hello")))
+    };
+    let mut servers: Vec<Server> = ports.into_iter().map(&mut call).collect();
+    // From one that answers at once the core knows how long an answer takes.
+    servers.pop().expect("a server").accept(&mut cores);
+    cores.now += Duration::from_millis(100);
+    for server in &servers {
+        cores.put(0, PortId(1), &server.syn_ack().frame());
+    }
+    let sent: Vec<Segment> = cores.run().iter().map(|frame| Segment::read(frame)).collect();
+    assert!(
+        !sent.iter().any(|sent| sent.flags == TcpFlags::SYN),
+        "nobody is called in a server's place"
+    );
+    assert_eq!(
+        sent.iter().filter(|sent| sent.payload == b"p hello").count(),
+        servers.len()
+    );
+    cores.assert_all_returned();
+}
+
 /// Late segments of a connection at rest are its core's, and so is the client that comes again from the same port.
 #[test]
 fn a_connection_at_rest_is_found_from_any_core() {

@@ -1,7 +1,7 @@
 //! RFC 7323 3.2: once timestamps are agreed, every segment has them, those that the engine makes by itself, too. A receiver may
 //! drop one without; one with a TSval that is too new makes it refuse all that follows.
 
-use crate::harness::{Bench, Client, Server, nothing, only, spliced};
+use crate::harness::{Bench, Client, Server, bound_with_syn, nothing, only, spliced};
 use e2d2::buffer::PacketBuffer;
 use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -174,4 +174,27 @@ fn a_made_up_syn_brings_no_timestamps_into_a_connection() {
     // What the two say to each other passes.
     let segment = only(bench.receive(&server.segment(TcpFlags::PSH, b"on")));
     assert_eq!(segment.options.timestamps, Some((client.tsecr, client.tsval)));
+}
+
+/// What both SYNs say holds, whatever the client's ACK behind them has.
+#[test]
+fn a_header_behind_a_passed_syn_has_them_if_they_were_agreed() {
+    for (are_agreed, has_some) in [(true, false), (false, true)] {
+        let header = "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n";
+        let text = bound_with_syn("").replace("name = \"all\"\n", header);
+        let mut bench = Bench::for_pools(&text);
+        let mut client = Client::new(40000);
+        let mut syn = client.syn();
+        syn.options.timestamps = syn.options.timestamps.filter(|_| are_agreed);
+        let mut server = Server::from_syn(&only(bench.receive(&syn)));
+        server.options.timestamps = server.options.timestamps.filter(|_| are_agreed);
+        let syn_ack = only(bench.receive(&server.syn_ack()));
+        (client.seq, client.ack) = (syn_ack.ack, syn_ack.seq.wrapping_add(1));
+        let mut ack = client.segment(TcpFlags::PSH, b"hello");
+        ack.options.timestamps = has_some.then_some((client.tsval + 1, 7));
+        let sent = bench.receive(&ack);
+        assert!(sent[0].payload.starts_with(b"PROXY "), "{sent:?}");
+        let expected = are_agreed.then_some((client.tsval, server.tsval));
+        assert_eq!(sent[0].options.timestamps, expected);
+    }
 }

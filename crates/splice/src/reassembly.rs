@@ -313,6 +313,11 @@ impl ReassemblyPool {
         })
     }
 
+    /// Where the last of the bytes ends.
+    pub(crate) fn end(&self, held: Option<BufferId>) -> usize {
+        self.runs(held).last().map_or(0, |(start, bytes)| start + bytes.len())
+    }
+
     /// Takes the first `length` bytes of the stream out, which are held without a hole: what follows them is the start of
     /// the stream from now on. A block with nothing left is given back.
     pub fn strip(&mut self, held: &mut Option<BufferId>, length: usize) {

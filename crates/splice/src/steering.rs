@@ -38,6 +38,9 @@ pub(crate) struct Steering {
     pub(crate) settings: CoreSteering,
     /// The packets that are being dealt with come from another core.
     pub(crate) taking_over: bool,
+    /// SYNs, and the ACKs of cookies in overload, that were handed over.
+    pub(crate) syns: u64,
+    pub(crate) cookies: u64,
     /// The ports have not done what they were told, and nobody has been told.
     pub(crate) trouble: Option<SteeringTrouble>,
     pub(crate) counters: Counters<SteeringEvent>,
@@ -65,6 +68,8 @@ impl Steering {
         Steering {
             settings: settings.clone(),
             taking_over: false,
+            syns: 0,
+            cookies: 0,
             trouble: None,
             counters: Counters::default(),
         }

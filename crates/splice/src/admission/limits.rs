@@ -77,6 +77,8 @@ pub(crate) struct CoreLimits {
     pub(crate) tarpit: RandomizedLimit,
     /// Questions to receivers of segments that are out of every window of their connection.
     pub(crate) out_of_window: RandomizedLimit,
+    /// Too Big, to senders of late segments of connections that are over.
+    pub(crate) late_too_big: RandomizedLimit,
 }
 
 impl CoreLimits {
@@ -97,6 +99,7 @@ impl CoreLimits {
             probes: budget(3),
             rejected: budget(4),
             tarpit: budget(5),
+            late_too_big: budget(6),
         }
     }
 }

@@ -30,6 +30,9 @@
 //! honest each SYN has earned its place by the one before it, so that a load at the limit of the machine is never slowed
 //! down by this.
 //!
+//! A core whose ports bring it other cores' packets hands SYNs over, and pays for them as for those that it answers; by their
+//! cookies, which it hands over as well and which all cores can open, it earns.
+//!
 //! Budget: four branches for each round while calm, and a hash and a store for each connection. Source: `benches/siege/attack`.
 
 use crate::session::segment;

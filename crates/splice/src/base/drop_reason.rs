@@ -1,4 +1,5 @@
-//! Why the core dropped a packet. Every drop is counted under one of these.
+//! Why the core dropped a packet. Every drop is counted under one of these; what was not sent, not repeated or not kept is
+//! counted beside that, and says so.
 
 e2d2::reasons! {
     /// Why the core dropped a packet.
@@ -94,7 +95,8 @@ e2d2::reasons! {
         NotAnAnswer = "not_an_answer",
         /// A SYN or an ICMP error, while more comes in than the core can do: those who are connected go first.
         Overload = "overload",
-        /// The rate limit for answers to strangers is used up.
+        /// Its answer was not sent: the rate limit for such is used up. What was dropped for a reason of its own is counted
+        /// there, too.
         RateLimited = "rate_limited",
         /// Too long for the port it must leave by.
         TooBig = "too_big",

@@ -68,12 +68,12 @@ impl ForwardedSyn {
     /// server would not take them either (RFC 7413 4.2.2), and the client sends them again when they are not acknowledged
     /// (RFC 9293 3.10.7.3).
     ///
-    /// Where a header `is_awaited`, its bytes end here: whoever sends them would hear nothing of the marks on them, so ECN is
-    /// not agreed on (RFC 3168 6.1.3).
-    pub(crate) fn of(segment: &Segment, frame: &[u8], is_awaited: bool) -> Self {
+    /// Where bytes may end here, as those of a header or of what an inspector replaces: whoever sends them would hear nothing of
+    /// the marks on them, so ECN is not agreed on (RFC 3168 6.1.3).
+    pub(crate) fn of(segment: &Segment, frame: &[u8], ends_here: bool) -> Self {
         ForwardedSyn {
             options: passable(segment.options(frame)),
-            flags: if is_awaited {
+            flags: if ends_here {
                 TcpFlags::SYN
             } else {
                 TcpFlags::SYN | ecn(segment)

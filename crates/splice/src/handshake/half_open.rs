@@ -1,9 +1,9 @@
 //! SYN-ACKs that are repeated because the client may stay silent (DECISIONS.md 15).
 //!
 //! A client of a listener that binds at the handshake waits for the server to speak. If its ACK is lost, it believes to
-//! be connected and says nothing, and a cookie alone would never know. So these SYNs are remembered, in a ring of fixed
-//! size whose oldest entry gives way, and their SYN-ACK is repeated after 1, 2 and 4 s unless the connection has come
-//! into being. Past three quarters of the ring no more are taken: cookies alone, and that is counted.
+//! be connected and says nothing, and a cookie alone would never know. So these SYNs are remembered, in queues of fixed
+//! size, and their SYN-ACK is repeated after 1, 2 and 4 s unless the connection has come into being. Past three quarters of
+//! the room no more are taken: cookies alone, and that is counted.
 
 use crate::session::options::Agreed;
 use crate::session::segment::Segment;

@@ -52,9 +52,12 @@ impl Inspection {
         self.to_server.done_in_step() && self.to_client.done_in_step()
     }
 
-    /// True if a receiver has left all repetitions unanswered.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.to_server.timer.has_tried(MAX_TRIES) || self.to_client.timer.has_tried(MAX_TRIES)
+    /// True if a receiver has left all repetitions unanswered, and the wait behind the last one is over.
+    pub(crate) fn is_given_up(&self, now_ms: u32) -> bool {
+        let has_waited = |direction: &InspectedDirection| {
+            direction.kept.len() > 0 && direction.timer.is_due(now_ms) && direction.timer.has_tried(MAX_TRIES)
+        };
+        has_waited(&self.to_server) || has_waited(&self.to_client)
     }
 
     /// The earliest time at which something has to be repeated, in ms of the core's clock.

@@ -103,7 +103,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             (Action::Drop(reason), _, _) => self.rooms.emit.dropped(*reason),
             (Action::RejectByRule, _, _) => self.rooms.reject_by_rule(incoming, out),
             (Action::Tarpit, _, _) => self.rooms.tarpit(incoming, out),
-            _ => self.rooms.refuse(incoming, out),
+            (_, Some(_), _) if event == Event::StraySyn && !incoming.segment.has(TcpFlags::ACK) => {
+                // The only SYN that a listener refuses: its header would not be believed.
+                self.rooms.refuse(DropReason::HeaderUntrusted, incoming, out);
+            }
+            _ => self.rooms.refuse(DropReason::UnknownFlow, incoming, out),
         }
     }
 
@@ -166,7 +170,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let segment = incoming.segment;
         // A drain gives no more cookies, so those that clients have are redeemed for two slots at most.
         if self.rooms.is_finishing {
-            return self.rooms.refuse(incoming, out);
+            return self.rooms.refuse(DropReason::UnknownFlow, incoming, out);
         }
         // The last places are for those who also have something to say.
         let capacity = self.connections.capacity();

@@ -193,7 +193,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let may_tell = match sender {
             Some((connection, side)) => self.may_tell(connection, side, icmp_error),
             // Late segments of a connection that is over.
-            None => self.admission.limits.rst.take(self.now),
+            None => self.admission.limits.late_too_big.take(self.now),
         };
         if !may_tell {
             return self.emit.dropped(DropReason::RateLimited);

@@ -62,6 +62,7 @@ use e2d2::time::Instant;
 use e2d2::wire::frame::Packet;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
+use netfcts::counters::TcpCounter;
 use netfcts::leg::unmapped;
 use netfcts::wheel::TimerWheel;
 use std::sync::Arc;
@@ -276,7 +277,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         // Whose header would not be believed can be told at once, and the server need not hear of it.
         if of_listener.accept == AcceptProxy::Required && !self.rooms.settings.trusts(listener, unmapped(peer)) {
-            self.rooms.emit.dropped(DropReason::HeaderUntrusted);
             return Event::StraySyn;
         }
         if self.has_room_for_syn() {
@@ -301,8 +301,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         match (event, address) {
             (Event::Syn | Event::CookieAck, Some(address)) => {
+                let answered = self.rooms.records.counters(Side::Client)[TcpCounter::SentSynAck];
                 self.on_no_connection((Phase::TimeWait, event), (address, listener), incoming, out);
-                if event == Event::Syn
+                if self.rooms.records.counters(Side::Client)[TcpCounter::SentSynAck] != answered
                     && let Some(rested) = self.rooms.time_wait.entry_mut(flow.slot())
                 {
                     rested.note_answered();

@@ -42,7 +42,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     #[inline]
     pub fn note_round(&mut self, now: Instant, is_full: bool) {
         if self.rooms.admission.overload.wants(is_full) {
-            let returned = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSynAck2];
+            let handed_over = self.rooms.steering.as_ref().map_or(0, |steering| steering.cookies);
+            let returned = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSynAck2] + handed_over;
             let overload = &mut self.rooms.admission.overload;
             overload.note((self.rooms.now, now), is_full, returned);
         }
@@ -162,16 +163,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         syns.len() as u64
     }
 
-    /// Deals with a batch whose SYNs can be afforded, and pays for those that were answered.
+    /// Deals with a batch whose SYNs can be afforded, and pays for those that were answered, here or by another core.
     fn handle_paid(&mut self, batch: &mut ArrayVec<Packet<P::Buffer>, BURST>, out: &mut impl Output<P::Buffer>) {
-        let answered = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSyn];
+        let answered = self.rooms.syns();
         self.handle_all(batch, out);
-        let answered = self.rooms.records.counters(Side::Client)[TcpCounter::RecvSyn] - answered;
+        let answered = self.rooms.syns() - answered;
         self.rooms.admission.overload.pay(answered);
     }
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
+    /// SYNs so far that an answer was made for, or that were handed over for one.
+    fn syns(&self) -> u64 {
+        let handed_over = self.steering.as_ref().map_or(0, |steering| steering.syns);
+        self.records.counters(Side::Client)[TcpCounter::RecvSyn] + handed_over
+    }
+
     /// The rank of the class that the sender of a SYN is in.
     fn rank_of(&mut self, packet: &Packet<P::Buffer>) -> Rank {
         let Kind::Tcp(layout) = packet.kind else {

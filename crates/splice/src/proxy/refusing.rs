@@ -58,8 +58,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// RFC 9293 3.10.7.1: the RST of a closed port, with numbers that its sender believes.
-    pub(crate) fn refuse(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
-        self.emit.dropped(DropReason::UnknownFlow);
+    pub(crate) fn refuse(
+        &mut self,
+        reason: DropReason,
+        incoming: Incoming<P::Buffer>,
+        out: &mut impl Output<P::Buffer>,
+    ) {
+        self.emit.dropped(reason);
         if self.settings.unknown_flows == UnknownFlows::Silent {
             return;
         }

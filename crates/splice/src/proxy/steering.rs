@@ -4,6 +4,7 @@ use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::proxy::{Incoming, Proxy, Rooms};
+use crate::session::segment::Segment;
 use crate::steering::{SteeringEvent, SteeringTrouble};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -11,6 +12,7 @@ use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use e2d2::wire::frame::{Kind, Packet};
+use e2d2::wire::tcp::TcpFlags;
 use netfcts::FourTuple;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
@@ -31,6 +33,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         batch: &mut ArrayVec<Packet<P::Buffer>, BURST>,
         out: &mut impl Output<P::Buffer>,
     ) {
+        // What was put off until now came in by ports here, and what is put off below did not.
+        self.rooms.set_now(now);
+        self.handle_put_off(out);
         let Some(steering) = &mut self.rooms.steering else {
             let drops = &mut self.rooms.emit.drops;
             drops.add(DropReason::HandoverRefused, batch.len() as u64);
@@ -47,6 +52,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         }
         self.handle_batch(now, &mut segments, out);
+        self.handle_put_off(out);
         if let Some(steering) = &mut self.rooms.steering {
             steering.taking_over = false;
         }
@@ -73,6 +79,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(to) = elsewhere else {
             return Some(incoming);
         };
+        self.note_handed_over(incoming.segment);
         let Incoming { buffer, segment } = incoming;
         let packet = Packet {
             buffer,
@@ -81,6 +88,21 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         self.hand_over(to, packet, out);
         None
+    }
+
+    /// Counts what overload on this core is measured by, wherever the segment is dealt with: SYNs, and cookies that come back,
+    /// whose key all cores have.
+    fn note_handed_over(&mut self, segment: &Segment) {
+        let is_syn = segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK);
+        let has_cookie = !is_syn && self.admission.overload.is_shedding() && self.opens_cookie(segment).is_some();
+        if has_cookie {
+            let hash = self.flows.source_hash(segment.key.remote);
+            self.admission.validated_clients.note(hash, self.now);
+        }
+        if let Some(steering) = &mut self.steering {
+            steering.syns += u64::from(is_syn);
+            steering.cookies += u64::from(has_cookie);
+        }
     }
 
     /// Hands an ICMP error about a flow that is not known here to the owner of that flow. Gives it back if that is this

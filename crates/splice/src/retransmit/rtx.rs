@@ -42,6 +42,8 @@ pub(crate) struct RtxQueue {
     pub is_shut: bool,
     /// The first byte that the server has not acknowledged.
     pub last_ack: SeqNum,
+    /// The window field of the server's last ACK, if there was one.
+    pub last_window: Option<u16>,
 }
 
 const _: () = assert!(
@@ -75,6 +77,10 @@ impl RtxQueue {
         if ack.ge(self.end) {
             return AckEffect::Full;
         }
+        let is_same_window = self.last_window.is_none_or(|last| last == window);
+        if ack.ge(self.last_ack) {
+            self.last_window = Some(window);
+        }
         if ack.gt(self.last_ack) {
             self.last_ack = ack;
             self.timer.on_progress(now_ms);
@@ -83,7 +89,8 @@ impl RtxQueue {
         if ack == self.last_ack && window == 0 {
             self.timer.on_zero_window();
         }
-        if ack == self.last_ack && pure && self.timer.on_duplicate_ack() {
+        // RFC 5681 2 (e): an ACK with another window is no duplicate.
+        if ack == self.last_ack && pure && is_same_window && self.timer.on_duplicate_ack() {
             return AckEffect::Repeat;
         }
         AckEffect::Open
@@ -230,6 +237,7 @@ mod tests {
             first_bytes_sent: false,
             is_shut: false,
             last_ack: SeqNum(first) - u32::from(header_len),
+            last_window: None,
         }
     }
 

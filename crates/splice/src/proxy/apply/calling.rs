@@ -554,6 +554,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             first_bytes_sent,
             is_shut,
             last_ack: handoff.start(),
+            last_window: None,
         };
         match (self.rtx.insert(debt), connection.spliced_mut()) {
             (Ok(id), Some(spliced)) => spliced.rtx = Some(id),

@@ -223,7 +223,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     fn forward_time_wait(&mut self, flow: FlowRef, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Some(rested) = self.time_wait.entry(flow.slot()).copied() else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         let from = flow.side();
         // The other leg's addresses and ports may be a new connection's by self.now. Its numbers can be near the old ones:
@@ -242,7 +242,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return if is_reset {
                 self.emit.dropped(DropReason::UnknownFlow)
             } else {
-                self.refuse(incoming, out)
+                self.refuse(DropReason::UnknownFlow, incoming, out)
             };
         }
         let path = self.path_of(from.peer(), &rested.ends);

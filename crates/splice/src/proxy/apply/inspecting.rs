@@ -261,6 +261,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) -> (bool, Option<Event>) {
         let Some(direction) = self.inspections.sent_by(slot, from) else {
+            self.emit.dropped(DropReason::ImpossibleTransition);
             return (false, None);
         };
         let (next, is_closed, done) = (direction.next_in, direction.fin, direction.done);
@@ -300,10 +301,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> bool {
-        let Some(inspection) = self.inspections.of_mut(slot) else {
+        let Some(direction) = self.inspections.sent_by_mut(slot, from) else {
+            self.emit.dropped(DropReason::ImpossibleTransition);
             return false;
         };
-        let direction = inspection.sent_by_mut(from);
         if direction.has_backlog() {
             self.emit.dropped(DropReason::InspectBufferFull);
             self.answer(slot, connection, from, out);
@@ -339,6 +340,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) -> (bool, Option<Event>) {
         let now_ms = self.now.as_millis() as u32;
         let Some(direction) = self.inspections.sent_by(slot, from) else {
+            self.emit.dropped(DropReason::ImpossibleTransition);
             return (false, None);
         };
         let (next, at) = (direction.next_in, direction.next_out);
@@ -362,6 +364,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let skip = (next - data.start).max(0) as usize;
         let range = usize::from(layout.payload) + skip..usize::from(layout.end);
         let Some(bytes) = incoming.buffer.data_mut().get_mut(range.clone()) else {
+            self.emit.dropped(DropReason::BadLayout);
             return (false, None);
         };
         let shown = self.show(slot, from, bytes, data.fin);
@@ -444,7 +447,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !SeqNum(now_ms).ge(SeqNum(deadline)) {
             return None;
         }
-        Some(if inspection.is_given_up() {
+        Some(if inspection.is_given_up(now_ms) {
             Event::RetransmitLimit
         } else {
             Event::RetryDue

@@ -8,12 +8,12 @@
 
 use super::ActionContext;
 use super::owing::AckHold;
+use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
 use crate::base::output::{NextHops, Output};
 use crate::base::path::Path;
 use crate::base::stage::WorkStage;
-use crate::capture::FrameKind;
 use crate::proxy::{Incoming, Rooms, icmp, routes};
 use crate::records::Fin;
 use crate::rewrite::siit;
@@ -26,6 +26,10 @@ use crate::session::phase::{FinState, Phase};
 use crate::session::segment::Segment;
 use crate::time_wait::{Late, TimeWaitEntry};
 use e2d2::buffer::{BufferPool, PacketBuffer};
+use e2d2::wire::Checksums;
+use e2d2::wire::frame::IpVersion;
+use e2d2::wire::ipv4::Ipv4Header;
+use e2d2::wire::ipv6::Ipv6Header;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
 use netfcts::record::State;
@@ -164,7 +168,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let segment = incoming.segment;
-        let Some(spliced) = connection.spliced() else { return };
+        let Some(spliced) = connection.spliced() else {
+            return self.emit.dropped(DropReason::ImpossibleTransition);
+        };
         let payload_len = segment.payload_len();
         let offsets = Offsets::of(spliced);
         let server_mss = spliced.server_mss;
@@ -172,9 +178,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(path) = self.resolved(connection, from.peer()) else {
             return;
         };
-        // An ACK of what was never sent pays nothing.
-        let pays = spliced.rtx.is_some() && from == Side::Server && ack.le(spliced.to_server.end);
         let has_debt = spliced.rtx.is_some();
+        // An ACK of what was never sent pays nothing, nor does a number without ACK (RFC 9293 3.1).
+        let is_believed = segment.has(TcpFlags::ACK) && ack.le(spliced.to_server.end);
+        let pays = has_debt && from == Side::Server && is_believed;
         let advertised_more = spliced.flags.contains(SplicedFlags::ADVERTISED_MORE);
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {
@@ -317,7 +324,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// Passes a segment of the client on in pieces of `mss`, with the numbers that it would have had as one.
+    /// Passes a segment of the client on in pieces of `mss`, or less where the link is small, with the numbers that it would
+    /// have had as one.
     #[cold]
     pub(super) fn resegment(
         &mut self,
@@ -333,8 +341,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         // It goes on all the same: a capture is not told that it is dropped.
         self.emit.drops.add(DropReason::Resegmented, 1);
+        let mss = mss.min(path.mtu - path.header_len());
         self.tell_mtu(connection, incoming, mss, out);
         let Incoming { buffer, segment } = incoming;
+        let class = segment.layout.ip(buffer.data()).map_or(0, |ip| ip.traffic_class());
         let options = TcpOptions::parse(segment.options(buffer.data()));
         let timestamps = options.timestamps.map(|(tsval, tsecr)| {
             (
@@ -348,18 +358,55 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let room = usize::from(mss).saturating_sub(control.options.encoded_len(0)).max(1);
         let pieces = payload.len().div_ceil(room);
         for (index, piece) in payload.chunks(room).enumerate() {
+            if !has_room_for_data(out) {
+                // The client has no ACK for the rest, and repeats it.
+                return self.emit.dropped(DropReason::NoRoom);
+            }
             let is_last = index + 1 == pieces;
-            let mut flags = segment.flags & (TcpFlags::ACK | TcpFlags::PSH | TcpFlags::FIN);
+            let mut flags =
+                segment.flags & (TcpFlags::ACK | TcpFlags::PSH | TcpFlags::FIN | TcpFlags::ECE | TcpFlags::CWR);
             if !is_last {
                 flags.remove(TcpFlags::PSH | TcpFlags::FIN);
             }
+            // RFC 3168 6.1.2: CWR is in the first segment behind a reduction.
+            if index > 0 {
+                flags.remove(TcpFlags::CWR);
+            }
             let seq = seq + (index * room) as u32;
             let control = Control { seq, flags, ..control };
-            let sent = (self.emit).send_as(FrameKind::Passed, None, path, &control, (&[], piece), out);
-            if let Err(reason) = sent {
-                self.emit.dropped(reason);
+            match self.write_piece(path, &control, piece, class) {
+                Ok(frame) => self.emit.pass(path.device, frame, out),
+                Err(reason) => self.emit.dropped(reason),
             }
         }
+    }
+
+    /// A segment of our own in the place of a part of one with this traffic class, whose marks it has (RFC 3168 5).
+    fn write_piece(
+        &mut self,
+        path: &Path,
+        control: &Control,
+        payload: &[u8],
+        class: u8,
+    ) -> Result<P::Buffer, DropReason> {
+        let mut buffer = self.emit.pool.take().ok_or(DropReason::NoBuffer)?;
+        let layout = (control.segment(path, payload))
+            .emit_with(&mut buffer, path.checksums)
+            .map_err(|_| DropReason::NoBuffer)?;
+        let packet = (buffer.data_mut().get_mut(usize::from(layout.l3)..)).ok_or(DropReason::NoBuffer)?;
+        match layout.version {
+            IpVersion::V4 => {
+                let mut header = Ipv4Header(packet.first_chunk_mut().ok_or(DropReason::NoBuffer)?);
+                header.set_traffic_class(class);
+                if path.checksums == Checksums::Software {
+                    header.fill_checksum();
+                }
+            }
+            IpVersion::V6 => {
+                Ipv6Header(packet.first_chunk_mut().ok_or(DropReason::NoBuffer)?).set_traffic_class(class);
+            }
+        }
+        Ok(buffer)
     }
 
     /// Tells the client the MTU with which its segments have the MSS that the server takes.

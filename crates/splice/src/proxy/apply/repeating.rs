@@ -38,7 +38,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let (Some(spliced), Some(direction)) = (connection.spliced(), self.inspections.sent_by_mut(slot, from.peer()))
         else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         let offsets = Offsets::of(spliced);
         let mut values = offsets.rewrite(from, incoming.segment, &path, id);
@@ -86,11 +86,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         incoming: Incoming<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(scale) = connection.spliced().map(|s| s.scale) else {
-            return;
-        };
-        let Some(inspection) = self.inspections.of(slot) else {
-            return;
+        let scale = connection.spliced().map(|s| s.scale);
+        let (Some(scale), Some(inspection)) = (scale, self.inspections.of(slot)) else {
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         let (own, other) = (inspection.sent_by(from), inspection.sent_by(from.peer()));
         let says = (other.acknowledged(), window_field(scale, from.peer(), other));
@@ -115,7 +113,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let Some(direction) = self.inspections.sent_by(slot, from) else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         let acknowledged = direction.acknowledged();
         let lacks_fin = fin && direction.acked.lt(direction.next_out);

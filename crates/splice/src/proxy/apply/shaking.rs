@@ -89,7 +89,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
         let frame = incoming.buffer.data();
         let is_awaited = self.rooms.settings.listeners[usize::from(listener)].accept != AcceptProxy::Off;
-        let syn = ForwardedSyn::of(segment, frame, is_awaited);
+        let ends_here = is_awaited || self.rooms.selector.inspects();
+        let syn = ForwardedSyn::of(segment, frame, ends_here);
         let Ok(place) = self.rooms.handshake.forwarded_syns.insert(syn) else {
             return self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         };
@@ -181,14 +182,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let (Some(client), Some(ours)) = (connection.state.client().copied(), connection.state.server()) else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         let clock = self.handshake.timestamp(now);
         let raw = forwarded_syn::passable(segment.options(buffer.data()));
         let options = TcpOptions::parse(&raw);
         let place = connection.state.syn();
         let Some(syn) = place.and_then(|place| self.handshake.forwarded_syns.get_mut(place)) else {
-            return;
+            return self.emit.dropped(DropReason::ImpossibleTransition);
         };
         // A server that has started anew, or that answers from SYN cookies, may come with another number the second
         // time. The client sees no difference; what it acknowledges is the server's latest.
@@ -263,8 +264,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let syn = self.handshake.forwarded_syns.remove(syn.into())?;
         let answer = syn.answer?;
         agree(&mut client, &syn, &answer);
+        // RFC 7323 3.2: whether there are any was agreed by the SYNs; the ACK has the newest of them, as it should.
+        let known = (client.tsval, answer.newest_tsval);
         let newest = PeerNumbers {
-            timestamps,
+            timestamps: client.timestamps.then(|| timestamps.unwrap_or(known)),
             window: segment.window,
             window_bytes: u32::from(syn.window),
             told: client.first_byte() + u32::from(answer.window),
@@ -425,7 +428,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let syn = self.handshake.forwarded_syns.get(place.into())?;
         agree(&mut client, syn, &syn.answer?);
-        waiting::note_client(&mut client, incoming.buffer.data(), incoming.segment);
+        waiting::note_client(&mut client, 0, incoming.buffer.data(), incoming.segment);
         connection.state = State::AwaitProxyHeader(client, ours, place);
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);

@@ -39,6 +39,13 @@ const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
 /// How many give way at most when someone new is held: one more than comes, so that the pressure ends.
 const GIVE_WAY_AT_ONCE: usize = 2;
 
+/// Whether a segment tells anything that has not been looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Some,
+    None,
+}
+
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Keeps the client's bytes, and sees that others find room after it.
     #[inline(never)]
@@ -55,11 +62,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             self.empty_chunk(slot, out);
             held = self.rooms.hold(slot, self.connections.get_mut(slot)?, scene, out);
         }
-        if let Err(error) = held {
-            // The client repeats them. There is nothing new for the selector.
-            self.rooms.emit.dropped(error.into());
-            scene.incoming = None;
-            return None;
+        match held {
+            Ok(News::Some) => {}
+            Ok(News::None) => return None,
+            Err(error) => {
+                // The client repeats them. There is nothing new for the selector.
+                self.rooms.emit.dropped(error.into());
+                scene.incoming = None;
+                return None;
+            }
         }
         if !is_called {
             self.relieve(slot, out);
@@ -99,30 +110,31 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Keeps the client's bytes. The segment stays in the scene: an acknowledgement may use its memory.
+    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory.
     ///
     /// # Errors
     /// Why they are not kept; what is noted of the segment may be noted again.
     #[inline(never)]
-    pub(super) fn hold(
+    fn hold(
         &mut self,
         slot: u32,
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) -> Result<(), ReassemblyError> {
+    ) -> Result<News, ReassemblyError> {
         let (is_called, share) = (is_called(connection), self.share_of(slot, connection));
         let (Some(Incoming { buffer, segment }), Some(client)) = (&scene.incoming, connection.state.client_mut())
         else {
-            return Ok(());
+            return Ok(News::None);
         };
-        note_client(client, buffer.data(), segment);
+        note_client(client, self.reassembly.end(client.held), buffer.data(), segment);
         let payload = segment.payload(buffer.data());
         // Bytes before the first one have been in no window of ours: what is left of the segment counts.
         let before = (client.first_byte() - segment.seq).max(0) as usize;
         let fresh = payload.get(before..).unwrap_or_default();
         let offset = (segment.seq + before as u32 - client.first_byte()).max(0) as usize;
-        if segment.has(TcpFlags::FIN) {
+        // RFC 9293 3.10.7.4, first: what is before the window is cut off, a FIN too.
+        if segment.has(TcpFlags::FIN) && before <= payload.len() {
             client.set_fin(Some(offset + fresh.len()));
         }
         // RFC 9293 3.4: bytes beyond our window are not taken; the client sends them again.
@@ -141,8 +153,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             if is_repeated {
                 self.acknowledge_held(connection, scene, out);
             }
+        } else if client.acknowledged_len() > 0 {
+            // What is acknowledged has been looked at, and more of it was wanted.
+            let in_order = self.reassembly.in_order(client.held).len();
+            if in_order <= client.acknowledged_len() && client.fin_offset() != Some(in_order) {
+                // RFC 5681 4.2: a segment behind a gap is acknowledged at once; so is what was lost with our ACK.
+                self.acknowledge_held(connection, scene, out);
+                return Ok(News::None);
+            }
         }
-        Ok(())
+        Ok(News::Some)
     }
 
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
@@ -279,9 +299,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             (scene.incoming.take(), connection.state.client_mut())
             && segment.seq.in_window(client.acknowledged, MAX_FIRST_PAYLOAD as u32)
         {
-            note_client(client, buffer.data(), segment);
+            note_client(client, self.reassembly.end(client.held), buffer.data(), segment);
         }
-        self.emit.dropped(DropReason::Duplicate);
+        self.emit.dropped(DropReason::Consumed);
     }
 
     pub(crate) fn close_client(
@@ -297,7 +317,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         client.acknowledged = incoming.segment.end();
-        note_client(client, incoming.buffer.data(), incoming.segment);
+        note_client(client, 0, incoming.buffer.data(), incoming.segment);
         // What came behind the FIN was none of the stream.
         self.reassembly.close(&mut client.held);
         let client = *client;
@@ -368,9 +388,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 }
 
-/// Notes what every segment of the client tells: its window and its newest timestamp.
-pub(super) fn note_client(client: &mut ClientSide, frame: &[u8], segment: &Segment) {
-    client.window = segment.window;
+/// Notes what every segment of the client tells: its newest timestamp, and its window, unless it begins before the end of what
+/// has come, `held` bytes.
+pub(super) fn note_client(client: &mut ClientSide, held: usize, frame: &[u8], segment: &Segment) {
+    // RFC 9293 3.10.7.4, fifth (SND.WL1): an older segment has an older window. All of them acknowledge the same.
+    if segment.seq.ge(client.first_byte() + held as u32) {
+        client.window = segment.window;
+    }
     let options = TcpOptions::parse(segment.options(frame));
     if let Some((tsval, _)) = options.timestamps
         && SeqNum(tsval).gt(SeqNum(client.tsval))
