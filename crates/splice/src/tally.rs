@@ -9,7 +9,8 @@
 //!     └──────────────────────────── duration and bytes, by pool ─────────────────────────────────┘
 //! ```
 //!
-//! What is of no pool is counted as of one more: connections that end before a server is chosen, or whose selector named the server.
+//! Legs are counted for pools, and for servers that are timed. What is of no pool is counted as of one more: connections that end
+//! before a server is chosen, or whose selector named the server.
 //!
 //! Budget: for each connection six counts and at most seven histograms of two stores each. Counts and sums of a listener, a pool
 //! or a server have one cache line together, and each histogram adds that of a cell, which other connections use, too.

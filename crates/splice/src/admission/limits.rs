@@ -1,11 +1,11 @@
-//! How many frames of our own a stranger can cause: limits of each connection, and limits of the core.
+//! How many frames of our own a sender without a connection can cause: limits of each connection, and limits of the core.
 //!
 //! Each purpose has a budget of its own, so that what one kind of segment causes leaves the others untouched. What a
-//! live connection may cause is limited by the connection first ([`ConnectionLimits`](crate::session::limits::ConnectionLimits)): somebody who makes up segments for
-//! one connection takes at most one frame a second from the budget that all share. The limits themselves are random
-//! from second to second ([`RandomizedLimit`]). Together these close the side channel of CVE-2016-5696: who counts the challenge
-//! ACKs that he gets on a connection of his own cannot tell whether a segment that he made up has met another one
-//! (RFC 5961 10 asks for the limit; Linux has drawn it at random since 4.7 and limits each connection since 4.0).
+//! live connection may cause is limited by the connection first ([`ConnectionLimits`](crate::session::limits::ConnectionLimits)):
+//! segments forged for one connection take at most one frame a second from the budget that all share. The limits themselves are
+//! random from second to second ([`RandomizedLimit`]). Together these close the side channel of CVE-2016-5696: counting challenge
+//! ACKs on one's own connection does not reveal whether a forged segment has hit another one (RFC 5961 10 asks for the limit; Linux
+//! has drawn it at random since 4.7 and limits each connection since 4.0).
 
 use e2d2::time::Instant;
 use siphasher::sip::SipHasher13;

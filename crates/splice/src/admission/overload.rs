@@ -235,7 +235,7 @@ impl Overload {
         self.keeps_up() && u64::from(((hash >> 32) as u32).wrapping_sub(self.open_from)) < self.open
     }
 
-    /// True if what was [put off](Proxy::handle_overloaded) has waited for long enough.
+    /// True if what was put off has waited for long enough.
     pub(crate) fn is_due(&self) -> bool {
         self.full_rounds.is_multiple_of(PUT_OFF_FOR)
     }

@@ -184,27 +184,27 @@ pub trait SelectServer: Send + 'static {
     /// Decides about one connection.
     fn select(&mut self, payload: &FirstPayload<'_>) -> Selection;
 
-    /// Says whether somebody may begin a connection. Asked at a SYN, and again at the ACK that follows, as nothing is
+    /// Says whether a sender may begin a connection. Asked at a SYN, and again at the ACK that follows, as nothing is
     /// stored between them; and about any other segment to a listener that belongs to no connection, but for a RST.
     ///
     /// # Errors
-    /// How he is refused.
+    /// How the sender is refused.
     #[inline(always)]
     fn admit(&mut self, _arrival: &Arrival) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// The class that somebody is in, a number of the configuration; asked only where there are classes.
+    /// The class of a sender, a number of the configuration; asked only where there are classes.
     #[doc(hidden)]
     #[inline]
     fn class(&mut self, _arrival: &Arrival) -> Option<u16> {
         None
     }
 
-    /// The [class](Self::class) of somebody whom it [admits](Self::admit).
+    /// The [class](Self::class) of a sender that it [admits](Self::admit).
     ///
     /// # Errors
-    /// How he is refused.
+    /// How the sender is refused.
     #[doc(hidden)]
     #[inline]
     fn admit_to_class(&mut self, arrival: &Arrival) -> Result<Option<u16>, Refusal> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// For how long.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Bits of an entry that tell until when, in seconds; the others tell who.
+/// The low bits of an entry: when it expires, in seconds. The others are a tag of the flow's hash.
 const TIME: u64 = (1 << 24) - 1;
 
 /// The flows dropped lately; zero where there is none.

@@ -123,9 +123,9 @@ pub struct CoreParts<'a, P, S, N> {
     pub settings: Settings,
     /// Where buffers for the core's own frames come from.
     pub pool: P,
-    /// Who chooses servers.
+    /// Chooses servers.
     pub selector: S,
-    /// Who knows MAC addresses.
+    /// Resolves next hops to MAC addresses.
     pub next_hops: N,
     /// The servers and how they are doing.
     pub upstream: Upstream,

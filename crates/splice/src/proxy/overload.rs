@@ -87,8 +87,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// For each packet who has sent it, if it is a SYN. What says whether he is known is on its way to the cache then: to
-    /// wait for each of them alone costs more than an answer.
+    /// The source of each packet that is a SYN. Prefetches the line of each source among the validated clients: to wait for each of
+    /// them alone costs more than an answer.
     fn sources_of_syns(&mut self, batch: &[Packet<P::Buffer>]) -> ArrayVec<Option<Source>, BURST> {
         let have_ranks = self.rooms.settings.limits.have_ranks;
         let source_of = |packet| {

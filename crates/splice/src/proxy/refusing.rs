@@ -1,7 +1,7 @@
-//! Refusals: of strangers, by rules for addresses or for payloads, and by limits.
+//! Refusals: of senders without a connection, by rules for addresses or for payloads, and by limits.
 //!
-//! Nothing is stored about a stranger, and what he gets is one frame at most, from a budget of its purpose. A connection that a
-//! rule has dropped leaves eight bytes, which grow old ([`SilencedFlows`](crate::handshake::silenced::SilencedFlows)).
+//! Nothing is stored about a sender without a connection; it gets at most one frame, from a budget of its purpose. A connection that
+//! a rule has dropped leaves eight bytes, which expire ([`SilencedFlows`](crate::handshake::silenced::SilencedFlows)).
 
 use crate::admission::quotas::{Applicant, Counted, Excess};
 use crate::base::callbacks::{Arrival, Refusal, SelectServer, Selection};
@@ -31,7 +31,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// with it. A RST ends a handshake, and is not answered.
     ///
     /// # Errors
-    /// How he is refused.
+    /// How the sender is refused.
     #[inline]
     pub(crate) fn admit(&mut self, listener: u16, event: Event, segment: &Segment) -> Result<Option<u16>, Refusal> {
         if matches!(event, Event::OutOfWindowRst(_)) {
@@ -110,7 +110,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn keep_waiting(&mut self, incoming: Incoming<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         let Incoming { buffer, segment } = incoming;
         let is_syn = segment.has(TcpFlags::SYN);
-        // Who says that himself may do what we do: two of us would answer each other for ever.
+        // A SYN-ACK or a window of zero may come from another tarpit: the two would answer each other for ever.
         if is_syn && segment.has(TcpFlags::ACK) || !is_syn && segment.window == 0 {
             return;
         }

@@ -82,7 +82,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// The numbers that we have last told `to`: what a challenge ACK and an answer to a keep-alive say.
+    /// The newest SEQ, ACK and window towards `to`: those of a challenge ACK and of an answer to a keep-alive.
     pub(crate) fn current_numbers(&self, connection: &Connection, to: Side) -> Control {
         let (seq, ack, window) = match (&connection.state, connection.state.client()) {
             (State::Spliced(spliced), _) => {

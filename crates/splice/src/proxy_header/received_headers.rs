@@ -1,7 +1,7 @@
 //! The PROXY header that a client's stream begins with: what it may be, and what it said.
 //!
 //! It is looked for in the held bytes, which are in order whatever the segments were, before anything else sees them
-//! ([`read_header`](crate::proxy::Proxy::read_header)). Once whole it is cut off: the client's numbering then begins behind it
+//! (`Rooms::read_header`). Once whole it is cut off: the client's numbering then begins behind it
 //! for all that follows. What it said is kept beside the connection until the server is connected, then only in the
 //! record.
 

@@ -1,4 +1,4 @@
-//! The rewriting of a spliced segment, in place: every field of `facts` 3.3, each touched once.
+//! The rewriting of a spliced segment, in place: each field that differs between the legs, touched once.
 //!
 //! The new values come from the connection; this file knows only where they stand in the packet. The TCP checksum is
 //! brought along incrementally (RFC 1624 eqn. 3): an error that a sender's checksum would reveal stays revealed to the

@@ -47,7 +47,7 @@ pub enum Action {
     Forward,
     /// Drop the segment and have its receiver tell the sender where it stands, rate limited.
     AskReceiver,
-    /// Ask who is said to have sent a RST whether it is still there, rate limited.
+    /// Send a keep-alive to the side whose RST is in the window, but not exact; rate limited.
     SendKeepAlive,
     /// Close our direction towards the client: FIN and ACK of its FIN.
     CloseClient,
@@ -59,7 +59,7 @@ pub enum Action {
     ResetServer,
     /// Write the record, keep the translation for late segments, let the port rest.
     EnterTimeWait(Cause),
-    /// Nothing here belongs to the segment: answer with a RST if the configuration says so, rate limited.
+    /// The segment belongs to no connection: answer with a RST if the configuration says so, rate limited.
     Refuse,
     /// A rule refuses its sender: answer with a RST, rate limited.
     RejectByRule,

@@ -1,4 +1,4 @@
-//! What is known of one direction of a spliced connection, and what follows for FIN and RST.
+//! The sequence space of one direction of a spliced connection as the splicer sees it, and the checks of FIN and RST.
 //!
 //! A splicer has no receive queue and so no RCV.NXT. It sees what one side sends and what the other acknowledges, and
 //! judges by these two alone (DECISIONS.md 9). All numbers are the sender's own.

@@ -47,7 +47,7 @@ const _: () = assert!(
     "a connection and its slot fit two cache lines"
 );
 
-/// What is known of a connection whose packets pass.
+/// The state of a spliced connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Spliced {
     /// Added to the client's SEQ towards the server.

@@ -60,7 +60,7 @@ pub enum Event {
     ClientData,
     /// The client's FIN with nothing before it that we lack, and nothing held.
     ClientFin,
-    /// They are kept.
+    /// The client's bytes are in the reassembly pool.
     Buffered,
     /// The PROXY header has been taken off, or will not come.
     HeaderDone,
@@ -96,12 +96,12 @@ pub enum Event {
     Segment {
         /// Who sent it.
         from: Side,
-        /// It carries its sender's FIN.
+        /// What it changes about its sender's FIN.
         fin: FinChange,
         /// It acknowledges the FIN of the other side.
         acknowledges_fin: bool,
     },
-    /// A segment of a spliced connection that begins where no receiver takes it.
+    /// A segment of a spliced connection that begins outside its receiver's window, or whose ACK is outside of RFC 5961 5.2.
     OutOfWindow(Side),
     /// A RST whose sequence number proves that its sender follows the connection.
     Reset(Side),
@@ -109,7 +109,7 @@ pub enum Event {
     InWindowRst(Side),
     /// A RST outside the window.
     OutOfWindowRst(Side),
-    /// The retransmission timer of our SYN; tries are left.
+    /// A retransmission is due, of our SYN or of bytes that we owe; tries are left.
     RetryDue,
     /// The server has not answered our SYN for much longer than its pool usually takes, and another can have the call.
     CallOverdue,

@@ -31,7 +31,7 @@ pub(crate) struct Segment {
     pub(crate) device: PortId,
     /// Where the headers are.
     pub(crate) layout: TcpLayout,
-    /// What is known of its checksum.
+    /// The status of its checksum, by the port or by our own sum.
     pub(crate) checksum: ChecksumStatus,
     /// Where the table had a flow like this, unchecked, when its batch was read.
     pub(crate) guess: Option<FlowRef>,

@@ -119,7 +119,7 @@ impl State {
     }
 }
 
-/// What is known of the client while we are its peer.
+/// Our TCP state towards the client before the splice.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientSide {
     /// The client's initial sequence number; behind a PROXY header that was taken off, the number of its last byte.

@@ -289,7 +289,7 @@ const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
             if !next.is_over() {
                 return to(next, &[Forward]);
             }
-            // Who acknowledges the last FIN has closed first.
+            // The side that acknowledges the last FIN is the one that closed first.
             match from {
                 Side::Client => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::ActiveClose)]),
                 Side::Server => to(Phase::TimeWait, &[Forward, EnterTimeWait(Cause::PassiveClose)]),

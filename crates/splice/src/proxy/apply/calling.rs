@@ -43,7 +43,7 @@ pub(super) struct SpliceParams {
     pub(super) client: ClientSide,
     /// Our initial sequence number towards the server.
     pub(super) iss: SeqNum,
-    /// The length of the PROXY header, which is the [draft](rtx::RtxQueues::drafted) of a debt.
+    /// The length of the PROXY header, as it is drafted in the retransmission queue.
     pub(super) header_len: u16,
     /// The client and whom it called, by the PROXY header that came before its bytes if there was one.
     pub(super) ends: Option<(SocketAddr, SocketAddr)>,

@@ -1,4 +1,4 @@
-//! What we owe to a server, from the connection's side: sent, repeated, paid (`owed.rs` keeps the debts).
+//! Bytes that we owe to a server, from the connection's side: sent, repeated, acknowledged. [`rtx`](crate::retransmit::rtx) keeps them.
 //!
 //! `passing.rs` asks here before a segment of a connection with a debt goes on.
 

@@ -317,7 +317,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         says_more.then_some(event)
     }
 
-    /// What is known when client and server have accepted: their differences are all that is kept of the two numberings.
+    /// Both sides have accepted: the connection is spliced, with the differences of the two numberings.
     /// Returns what goes out before all else; `first` are the first bytes, if they are not held.
     pub(super) fn meet(
         &mut self,
