@@ -24,7 +24,7 @@ pub const NO_CLASS: &str = "";
 pub const MOST_ENTRIES: usize = 2_000_000;
 
 /// So many classes.
-const MOST_CLASSES: usize = 4096;
+pub const MOST_CLASSES: usize = 4096;
 
 /// Bytes of a line at most.
 const LONGEST_LINE: u64 = 512;
