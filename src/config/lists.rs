@@ -29,7 +29,7 @@ pub struct ListConfig {
     pub classes: Vec<String>,
     /// What came and went while the engine ran.
     pub changes: BTreeMap<IpNet, Changed>,
-    /// How often somebody of it came.
+    /// SYNs of those in it.
     pub hits: Arc<ListHits>,
 }
 

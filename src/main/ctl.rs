@@ -198,7 +198,7 @@ enum Part {
     Listeners,
     /// Rules of listeners, and their defaults: how many connections each has decided about.
     Rules,
-    /// Lists of prefixes: how much is in them, and how often somebody of them came.
+    /// Lists of prefixes: how much is in them, and how many SYNs came from them.
     Lists,
     /// Limits and classes: how many connections there are, and how many were refused.
     Limits,

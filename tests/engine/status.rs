@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use control::metrics::{Format, Kind};
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::config::Config;
+use proxyengine::config::{Config, ListChange};
 use proxyengine::engine::Engine;
 use proxyengine::selectors::RuleSelector;
 use proxyengine::status::metrics;
@@ -87,6 +87,21 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
         0,
         "this device does not tell"
     );
+    assert_in_order(&bench.engine.shutdown());
+}
+
+/// Of a connection only the SYN is one.
+#[test]
+fn a_served_connection_is_one_hit_of_its_list() {
+    let mut bench = Bench::start_with_list("proxy-hits");
+    let add = ListChange::Add {
+        prefixes: vec!["10.0.0.5/32".parse().expect("a prefix")],
+        class: String::new(),
+        until: None,
+    };
+    bench.engine.change_list("noticed", add).expect("a change");
+    bench.open(Station::new(5, "10.0.0.5:50000"));
+    assert_eq!(bench.engine.config().lists()[0].hits.sum(), 1);
     assert_in_order(&bench.engine.shutdown());
 }
 
