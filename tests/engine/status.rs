@@ -102,6 +102,14 @@ fn a_served_connection_is_one_hit_of_its_list() {
     bench.engine.change_list("noticed", add).expect("a change");
     bench.open(Station::new(5, "10.0.0.5:50000"));
     assert_eq!(bench.engine.config().lists()[0].hits.sum(), 1);
+    let text = metrics::text(&bench.engine.watch(), Format::Text);
+    for line in [
+        "proxyengine_list_hits_total{list=\"noticed\"} 1",
+        "proxyengine_list_prefixes{list=\"noticed\"} 1",
+        "proxyengine_limit_uncounted_total 0",
+    ] {
+        assert!(text.lines().any(|of| of == line), "{line}\n{text}");
+    }
     assert_in_order(&bench.engine.shutdown());
 }
 
@@ -147,7 +155,7 @@ fn labels_are_those_of_the_table(text: &str) {
 /// Prometheus' own tool reads both what it has to and how it likes names to be.
 #[test]
 fn promtool_finds_nothing_wrong_with_the_metrics() {
-    let mut bench = Bench::start("proxy-promtool", None);
+    let mut bench = Bench::start_with_list("proxy-promtool");
     // A drop, so that there is one with a count.
     bench.send(&[0; 20]);
     bench.engine.look_at_links();
