@@ -224,6 +224,21 @@ fn a_reload_reads_the_file_again_or_keeps_what_there_was() {
     assert_eq!(after.lists()[0].hits.sum(), 2, "what is counted goes on");
 }
 
+/// As when its download has failed.
+#[test]
+fn a_list_whose_file_has_become_empty_is_named() {
+    let (_folder, path) = file(LIST);
+    let text = config(&path, RULES);
+    let before = parse(&text);
+    std::fs::write(&path, "# nothing\n").expect("a file");
+    let (after, _) = before.reload_text(&text, "test").expect("a version");
+    assert_eq!(after.emptied_lists(&before).collect::<Vec<_>>(), [("bad", 4)]);
+    assert_eq!(
+        after.emptied_lists(&after).count() + before.emptied_lists(&before).count(),
+        0
+    );
+}
+
 fn add(prefix: &str, class: &str, until: Option<Instant>) -> ListChange {
     ListChange::Add {
         prefixes: vec![prefix.parse().expect("a prefix")],

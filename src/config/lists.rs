@@ -255,6 +255,18 @@ impl Config {
         Ok(config)
     }
 
+    /// Names of lists whose file has no prefix any more, as a failed download leaves it, and how many it had `before`.
+    pub fn emptied_lists<'a>(&'a self, before: &'a Config) -> impl Iterator<Item = (&'a str, usize)> {
+        let size = |list: &ListConfig| list.content.entries.len();
+        self.lists
+            .iter()
+            .filter(move |list| size(list) == 0)
+            .filter_map(move |list| {
+                let before = before.lists.iter().find(|before| before.name == list.name)?;
+                (size(before) > 0).then_some((list.name.as_str(), size(before)))
+            })
+    }
+
     /// The same without the prefixes of lists that have had their time; nothing if none has.
     ///
     /// # Errors

@@ -256,6 +256,9 @@ impl<M: Machine> RunningEngine<M> {
         if config.engine().announce != self.config.engine().announce {
             self.watch.announce(config.engine().announce);
         }
+        for (list, count) in config.emptied_lists(&self.config) {
+            log::warn!("list {list}: its file has no prefix any more, {count} before");
+        }
         (self.config, self.topology) = (config, topology);
         Ok(())
     }
