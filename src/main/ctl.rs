@@ -336,7 +336,7 @@ pub(super) fn end_connections(socket: &Endpoint, which: (&str, &str)) -> Result<
 }
 
 /// Asks again and again, each time from where the last answer ended, until there is no more or `take` wants none.
-fn pages(
+pub(super) fn pages(
     socket: &Endpoint,
     method: &str,
     path: &str,

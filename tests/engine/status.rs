@@ -342,7 +342,7 @@ impl Served {
 }
 
 #[test]
-fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
+fn clients_are_shown_over_tcp_only_if_the_file_says_so() {
     let asked = |bench: Bench| {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let http = control::http::Endpoint::Tcp(free.local_addr().expect("bound"));
@@ -353,15 +353,21 @@ fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
         };
         let running = serve(&bench, &config);
         bench.open(Station::new(5, "10.0.0.5:50000"));
-        let answer = control::http::client::ask(&http, "GET", "/api/v1/connections").expect("an answer");
+        let ask = |path: &str| control::http::client::ask(&http, "GET", path).expect("an answer");
+        let answers = [ask("/api/v1/connections"), ask("/api/v1/list?list=none")];
         drop(running);
         assert_in_order(&bench.engine.shutdown());
-        answer
+        answers
     };
-    let (status, said) = asked(Bench::start_by("proxy-hides-clients", ""));
-    assert!(status == 403 && said.contains("show_clients"), "{said}");
-    let (status, said) = asked(Bench::start_showing_clients("proxy-shows-clients"));
-    assert!(status == 200 && said.contains("10.0.0.5:50000"), "{said}");
+    for (status, said) in asked(Bench::start_by("proxy-hides-clients", "")) {
+        assert!(status == 403 && said.contains("show_clients"), "{said}");
+    }
+    let [connections, list] = asked(Bench::start_showing_clients("proxy-shows-clients"));
+    assert!(
+        connections.0 == 200 && connections.1.contains("10.0.0.5:50000"),
+        "{connections:?}"
+    );
+    assert_eq!(list, (404, "there is no list \"none\"\n".to_owned()));
 }
 
 #[test]
