@@ -286,6 +286,12 @@ impl<M: Machine> RunningEngine<M> {
         self.services = Some(Box::new(services));
     }
 
+    /// Has the thread that talks to servers which are checked make no system calls but those that it needs; after the main thread has
+    /// given up what it does not need.
+    pub fn restrict_checks(&self) {
+        self.checks.restrict();
+    }
+
     /// A view of the engine for other threads.
     pub fn watch(&self) -> Watch {
         self.watch.clone()

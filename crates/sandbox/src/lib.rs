@@ -4,7 +4,8 @@
 //! - [`keep_capabilities`]: all others are gone for good.
 //! - [`write_only_below`]: no file elsewhere is changed, made, removed or executed (Landlock).
 //! - [`forbid`], [`forbid_in_all_threads`]: system calls that fail with EPERM (seccomp).
-//! - [`allow_only_serving`], [`allow_only_asking`]: all but a few do, for a thread that reads what strangers write.
+//! - [`allow_only_serving`], [`allow_only_asking`], [`allow_only_computing`]: all but a few do, for a thread that reads what strangers
+//!   write.
 //!
 //! Each holds for the calling thread and for those that it starts later, [`forbid_in_all_threads`] for all. None can be taken back.
 //! What lives here: the kernel's interfaces by name. What does not: who needs what; the programs decide that.
@@ -204,6 +205,14 @@ pub fn allow_only_asking() -> io::Result<()> {
     allow_only(&[&COMMON[..], &ASKING].concat())
 }
 
+/// The same for a thread that has all it works with.
+///
+/// # Errors
+/// If the kernel has no filters.
+pub fn allow_only_computing() -> io::Result<()> {
+    allow_only(&COMMON)
+}
+
 fn allow_only(calls: &[c_long]) -> io::Result<()> {
     // Before: seccomp(2) itself is none of them.
     forbid(&[])?;
@@ -393,6 +402,29 @@ mod tests {
         let mut answered = [0; 5];
         there.read_exact(&mut answered).expect("an answer");
         assert_eq!(&answered, b"asked");
+    }
+
+    #[test]
+    fn who_computes_opens_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let kinds = aside(move || {
+            allow_only_computing().expect("this kernel has filters");
+            std::thread::park_timeout(Duration::from_millis(1));
+            let memory = vec![1_u8; 16 << 20];
+            assert!(memory.iter().all(|byte| *byte == 1));
+            [
+                std::fs::write(&file, "new"),
+                std::fs::read("/proc/self/stat").map(drop),
+                UnixStream::pair().map(drop),
+                std::net::UdpSocket::bind("127.0.0.1:0").map(drop),
+                std::net::TcpStream::connect("127.0.0.1:1").map(drop),
+                Command::new("/bin/true").status().map(drop),
+                std::thread::Builder::new().spawn(|| ()).map(drop),
+            ]
+            .map(kind_of)
+        });
+        assert_eq!(kinds, [Some(io::ErrorKind::PermissionDenied); 7]);
     }
 
     fn kind_of(result: io::Result<()>) -> Option<io::ErrorKind> {
