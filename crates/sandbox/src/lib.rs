@@ -30,20 +30,29 @@ use seccompiler::{
 /// System calls that no program of this project makes after its start, and that whoever takes one over would like to. They fail
 /// with EPERM: a filter that kills would break with every change in the C library. capset(2) is none of them: what a thread is
 /// permitted it has in effect, so that it can only give up more.
-pub const TAKEOVER: [c_long; 36] = [
+pub const TAKEOVER: [c_long; 45] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
     libc::SYS_mount,
     libc::SYS_umount2,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_mount_setattr,
     libc::SYS_pivot_root,
     libc::SYS_chroot,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_add_key,
@@ -261,6 +270,7 @@ fn compiled(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::process::Command;
@@ -329,16 +339,21 @@ mod tests {
 
     #[test]
     fn what_is_forbidden_fails_and_nothing_else() {
-        let (exec, file) = aside(|| {
+        let (exec, taken, file) = aside(|| {
+            let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("a process");
+            let take = || pidfd_getfd(&own, 0, PidfdGetfdFlags::empty()).map(drop);
+            take().expect("a descriptor of the own process");
             forbid(&TAKEOVER).expect("this kernel has filters");
             // A forked child that cannot execute reports it.
             let exec = Command::new("/bin/true").status().map_err(|error| error.kind());
             (
                 exec,
+                take(),
                 aside(|| std::fs::read("/proc/self/stat").map(|read| !read.is_empty())),
             )
         });
         assert_eq!(exec.expect_err("exec is refused"), io::ErrorKind::PermissionDenied);
+        assert_eq!(taken, Err(rustix::io::Errno::PERM));
         assert!(file.expect("threads start and read"));
     }
     #[test]
