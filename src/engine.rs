@@ -331,6 +331,7 @@ impl Engine {
             names: Vec::new(),
             generations: None,
             services: None,
+            expiry_put_off: None,
             _kernel: links,
             checks,
             records,

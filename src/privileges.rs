@@ -2,8 +2,8 @@
 //!
 //! A packet thread needs no capability, opens no file and makes none of the system calls that take a machine over. The main thread
 //! keeps what ending takes: devices of the kernel are given back, DPDK's files removed; so does DPDK's own thread for interrupts.
-//! The thread that answers `[control]` reads what strangers write: it makes the system calls of a server and no others. Threads
-//! that are started before the ports are open (signals, log, records, TAPs, sides of NICs) have given up their capabilities as
+//! The thread that answers `[control]` reads what strangers write: it makes the system calls of a server and no others; those that
+//! ask name servers, and the one that talks to servers which are checked, likewise those that they need. Threads that are started before the ports are open (signals, log, records, TAPs, sides of NICs) have given up their capabilities as
 //! their first act.
 
 use std::io;
@@ -126,6 +126,13 @@ pub(crate) fn enter_asking_thread() {
     write_only_below(&[]);
     if let Err(error) = sandbox::allow_only_asking() {
         log::warn!("the system calls of the thread that asks name servers are not restricted: {error}");
+    }
+}
+
+/// For the thread that talks to servers which are checked, once the calls of all threads are filtered: it works with memory only.
+pub(crate) fn enter_checking_thread() {
+    if let Err(error) = sandbox::allow_only_computing() {
+        log::warn!("the system calls of the thread that makes checks are not restricted: {error}");
     }
 }
 

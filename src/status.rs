@@ -11,6 +11,7 @@
 //! | `/api/v1/{servers,legs,pools,listeners,rules,lists,limits,cores,drops,ports,neighbours,names}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket unless `show_clients`: they name clients |
+//! | `/api/v1/list` | what was added to a list and taken out while the engine runs, likewise |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
 //! | `POST /api/v1/log` | other log levels |
@@ -144,12 +145,13 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
         }
         "/" => Answer::of("text/html; charset=utf-8", PAGE.to_owned()),
         "/api/v1/status" => Answer::json(whole(watch).to_string() + "\n"),
-        "/api/v1/connections" | "/api/v1/connection" if !may_see_clients() => Answer::refusal(
+        "/api/v1/connections" | "/api/v1/connection" | "/api/v1/list" if !may_see_clients() => Answer::refusal(
             403,
-            "connections name clients: over a Unix socket, or with [control] show_clients\n",
+            "this names clients: over a Unix socket, or with [control] show_clients\n",
         ),
         "/api/v1/connections" => told(connections::list(request.query, watch)),
         "/api/v1/connection" => told(connections::one(request.query, watch)),
+        "/api/v1/list" => told(lists::changes(request.query, &watch.config())),
         "/healthz" => verdict(watch.is_alive()),
         "/ready" => verdict(watch.is_ready()),
         path => path

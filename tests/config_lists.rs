@@ -224,6 +224,21 @@ fn a_reload_reads_the_file_again_or_keeps_what_there_was() {
     assert_eq!(after.lists()[0].hits.sum(), 2, "what is counted goes on");
 }
 
+/// As when its download has failed.
+#[test]
+fn a_list_whose_file_has_become_empty_is_named() {
+    let (_folder, path) = file(LIST);
+    let text = config(&path, RULES);
+    let before = parse(&text);
+    std::fs::write(&path, "# nothing\n").expect("a file");
+    let (after, _) = before.reload_text(&text, "test").expect("a version");
+    assert_eq!(after.emptied_lists(&before).collect::<Vec<_>>(), [("bad", 4)]);
+    assert_eq!(
+        after.emptied_lists(&after).count() + before.emptied_lists(&before).count(),
+        0
+    );
+}
+
 fn add(prefix: &str, class: &str, until: Option<Instant>) -> ListChange {
     ListChange::Add {
         prefixes: vec![prefix.parse().expect("a prefix")],
@@ -274,6 +289,77 @@ fn what_is_added_counts_before_the_file_and_for_its_time() {
             .with_list("bad", add("::/0", "two words", None))
             .expect_err("no class")
             .contains("a class is 1 to 64 letters")
+    );
+}
+
+/// After its time a prefix is what it was before: taken out, of another class, or what the file says.
+#[test]
+fn what_was_there_before_a_time_to_live_comes_back_after_it() {
+    let (_folder, path) = file(LIST);
+    let text = config(&path, RULES);
+    let now = Instant::now();
+    let until = now + Duration::from_secs(5);
+    let asked = |config: &Config, client: &str| refusal(&mut RuleSelector::new(config), client);
+    let changed = |config: Config, change| config.with_list("bad", change).expect("a change");
+    let expired = |config: &Config| config.without_expired(until).expect("a table").expect("a change");
+    let out = ListChange::Remove(vec!["10.9.0.0/16".parse().expect("a prefix")]);
+
+    let config = changed(parse(&text), out.clone());
+    let config = changed(config, add("10.9.0.0/16", "slow", Some(until)));
+    assert_eq!(asked(&config, "10.9.0.1"), Some(Refusal::Tarpit));
+    assert_eq!(asked(&expired(&config), "10.9.0.1"), None, "taken out");
+    // A reload reads the file again: what it has is no longer taken out.
+    let (reloaded, _) = config.reload_text(&text, "test").expect("a version");
+    assert_eq!(asked(&reloaded, "10.9.0.1"), Some(Refusal::Tarpit));
+    assert_eq!(asked(&expired(&reloaded), "10.9.0.1"), Some(Refusal::Drop));
+
+    let config = changed(config, add("10.9.0.0/16", "friend", None));
+    assert_eq!(config.without_expired(until), Ok(None), "for good");
+    let config = changed(config, add("10.9.0.0/16", "slow", Some(until)));
+    assert_eq!(asked(&config, "10.9.0.1"), Some(Refusal::Tarpit));
+    assert_eq!(asked(&expired(&config), "10.9.0.1"), None, "a friend again");
+    let config = changed(config, out);
+    assert_eq!(asked(&config, "10.9.0.1"), None);
+    assert_eq!(config.without_expired(until), Ok(None), "taken out for good");
+}
+
+#[test]
+fn classes_are_bounded_and_forgotten_with_the_last_prefix_that_has_them() {
+    let (_folder, path) = file(LIST);
+    let text = config(&path, RULES);
+    let until = Instant::now() + Duration::from_secs(5);
+    let classes = |config: &Config| config.lists()[0].classes.len();
+    let mut config = parse(&text);
+    assert_eq!(classes(&config), 3, "none, friend, slow");
+    let brief = add("192.0.2.1/32", "brief", Some(until));
+    config = config.with_list("bad", brief).expect("a change");
+    assert_eq!(classes(&config), 4);
+    let expired = config.without_expired(until).expect("a table").expect("a change");
+    assert_eq!(classes(&expired), 3);
+    config = config
+        .with_list("bad", add("192.0.2.1/32", "other", None))
+        .expect("a change");
+    assert_eq!(classes(&config), 4, "of one prefix");
+    let out = ListChange::Remove(vec!["192.0.2.1/32".parse().expect("a prefix")]);
+    config = config.with_list("bad", out).expect("a change");
+    assert_eq!(classes(&config), 3);
+
+    let lines = |count: u32| (0..count).map(|n| format!("{} c{n}\n", std::net::Ipv4Addr::from(n)));
+    std::fs::write(&path, lines(4_094).collect::<String>()).expect("a file");
+    config = parse(&text);
+    config = config
+        .with_list("bad", add("192.0.2.1/32", "last", None))
+        .expect("the last");
+    let error = config
+        .with_list("bad", add("192.0.2.2/32", "more", None))
+        .expect_err("too many");
+    assert_eq!(error, "the list \"bad\" would have more than 4096 classes");
+    // And those of the next file, with what has been added.
+    std::fs::write(&path, lines(4_095).collect::<String>()).expect("a file");
+    let error = config.reload_text(&text, "test").expect_err("too many").to_string();
+    assert!(
+        error.contains("the list \"bad\" would have more than 4096 classes"),
+        "{error}"
     );
 }
 

@@ -285,6 +285,17 @@ mod tests {
         assert_eq!(outcome(talk, &[], answer), expected);
     }
 
+    #[test]
+    fn a_thread_that_only_computes_speaks_tls_and_http() {
+        let restricted = std::thread::spawn(|| {
+            crate::privileges::enter_checking_thread();
+            assert!(std::fs::read("/proc/self/stat").is_err(), "it opens files");
+            let talk = talk(tls(Some("db.example.org"), &[], true), true);
+            outcome(talk, &["http/1.1"], ANSWER)
+        });
+        assert_eq!(restricted.join().expect("it ends"), Verdict::Passed);
+    }
+
     #[test_case(b"HTTP/1.1 400 Bad Request\r\n\r\n"; "no tls")]
     #[test_case(b"\x15\x03\x03\0\x02\x02\x28"; "an alert")]
     #[test_case(b"\x16\x03\x03\xff\xff\x00"; "a record that is too long")]

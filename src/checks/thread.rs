@@ -11,7 +11,7 @@ use e2d2::time::Clock;
 use super::checker::Checker;
 use super::line::CheckerLine;
 use crate::config::Config;
-use crate::privileges::enter_plain_thread;
+use crate::privileges::{enter_checking_thread, enter_plain_thread};
 
 /// Sleep between two rounds while a check is under way: the delay of each of its steps.
 const REST_WITH_CHECKS: Duration = Duration::from_micros(500);
@@ -25,6 +25,8 @@ const REST_WITHOUT: Duration = Duration::from_secs(10);
 /// Messages to the thread.
 struct Told {
     stop: AtomicBool,
+    /// To give up all system calls but those that it needs.
+    restrict: AtomicBool,
     /// Another version of the configuration, until the thread takes it.
     config: Mutex<Option<Arc<Config>>>,
 }
@@ -43,6 +45,7 @@ impl CheckThread {
     pub fn start(lines: Vec<CheckerLine>, config: Arc<Config>, clock: Clock) -> io::Result<Self> {
         let told = Arc::new(Told {
             stop: AtomicBool::new(false),
+            restrict: AtomicBool::new(false),
             config: Mutex::new(None),
         });
         let theirs = Arc::clone(&told);
@@ -58,6 +61,13 @@ impl CheckThread {
     /// Goes on with another version of the configuration.
     pub fn set_config(&self, config: Arc<Config>) {
         *self.told.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+        self.wake();
+    }
+
+    /// Has it make no system calls but those that it needs, for good. Not before a filter that comes for all threads, which would be
+    /// refused.
+    pub fn restrict(&self) {
+        self.told.restrict.store(true, Ordering::Relaxed);
         self.wake();
     }
 
@@ -85,6 +95,9 @@ fn run(lines: Vec<CheckerLine>, config: Arc<Config>, clock: &Clock, told: &Told)
     let mut has_checks = has_content(&config);
     let mut checker = Checker::new(lines, config);
     while !told.stop.load(Ordering::Relaxed) {
+        if told.restrict.swap(false, Ordering::Relaxed) {
+            enter_checking_thread();
+        }
         let news = told.config.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(config) = news {
             has_checks = has_content(&config);

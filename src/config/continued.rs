@@ -21,7 +21,7 @@ use super::numbers;
 use super::rule::RuleAction;
 use super::rule_numbers;
 use super::source::{At, Source};
-use super::{Config, read};
+use super::{Config, read, refused_lists};
 use splice::difference::Difference;
 use splice::ids::{ListenerId, PoolId, ServerId};
 
@@ -119,7 +119,8 @@ impl Config {
     pub(super) fn take_over(&mut self, before: &Config, is_new: bool, name: &str) -> Result<(), ConfigError> {
         for list in self.lists.iter_mut().filter(|_| is_new) {
             if let Some(before) = before.lists.iter().find(|before| before.name == list.name) {
-                list.go_on_from(before);
+                list.go_on_from(before)
+                    .map_err(|complaint| refused_lists(name, complaint))?;
             }
         }
         self.continue_classes(before);

@@ -1,6 +1,7 @@
 //! `[[list]]`, and the table that is made of all of them and of what rules ask.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +11,10 @@ use ipnet::IpNet;
 use super::Config;
 use super::model::ListenerConfig;
 use super::rule::{Clients, Match};
-use crate::guard::{Asked, CLASS, ClientTable, Entry, ListContent, ListHits, Source, TableError, is_class};
+use crate::guard::{
+    Asked, CLASS, ClientTable, Entry, ListContent, ListHits, MOST_CLASSES, MOST_ENTRIES, NO_CLASS, Source, TableError,
+    is_class,
+};
 
 /// Prefixes with a class each, under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,26 +25,52 @@ pub struct ListConfig {
     pub file: Option<PathBuf>,
     /// What was in the file.
     pub content: Arc<ListContent>,
-    /// The names of classes: those of the file, and behind them those that came while the engine ran.
+    /// The names of classes: those of the file, and behind them those of `changes`.
     pub classes: Vec<String>,
     /// What came and went while the engine ran.
     pub changes: BTreeMap<IpNet, Changed>,
-    /// How often somebody of it came.
+    /// SYNs of those in it.
     pub hits: Arc<ListHits>,
 }
 
-/// What has become of a prefix while the engine runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changed {
-    /// It is in the list, whatever the file says.
-    Added {
-        /// With this class.
-        entry: Entry,
-        /// Until then; for good without.
-        until: Option<Instant>,
-    },
+/// What has become of a prefix while the engine runs: one of both at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// For good; without it, what the file says.
+    pub kept: Option<Kept>,
+    /// In the list with this class until then, whatever else holds.
+    pub for_now: Option<(u16, Instant)>,
+}
+
+/// What holds of a prefix for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is in the list with this class, whatever the file says.
+    Added(u16),
     /// It is not, until the file is read again.
     Removed,
+}
+
+impl Changed {
+    /// Its class if it is in the list.
+    pub fn class(&self) -> Option<u16> {
+        match (self.for_now, self.kept) {
+            (Some((class, _)), _) | (None, Some(Kept::Added(class))) => Some(class),
+            (None, Some(Kept::Removed) | None) => None,
+        }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.for_now.is_some_and(|(_, until)| until <= now)
+    }
+
+    fn classes_mut(&mut self) -> impl Iterator<Item = &mut u16> {
+        let kept = match &mut self.kept {
+            Some(Kept::Added(class)) => Some(class),
+            Some(Kept::Removed) | None => None,
+        };
+        kept.into_iter().chain(self.for_now.as_mut().map(|(class, _)| class))
+    }
 }
 
 /// A change of a list while the engine runs.
@@ -73,30 +103,26 @@ impl ListConfig {
     }
 
     /// What is in it now.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        let of_file = self.content.entries.iter();
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        let of_file = self.content.entries.iter().copied();
         let unchanged = of_file.filter(|entry| self.changes.is_empty() || !self.changes.contains_key(&entry.prefix));
-        let added = self.changes.values().filter_map(|changed| match changed {
-            Changed::Added { entry, .. } => Some(entry),
-            Changed::Removed => None,
+        let added = self.changes.iter().filter_map(|(prefix, changed)| {
+            let class = changed.class()?;
+            Some(Entry { prefix: *prefix, class })
         });
         unchanged.chain(added)
     }
 
-    fn class(&mut self, name: &str) -> Result<u16, String> {
-        if let Some(number) = self.classes.iter().position(|class| class == name) {
-            return Ok(number as u16);
-        }
-        if !is_class(name) {
-            return Err(format!("a class is {CLASS}"));
-        }
-        self.classes.push(name.to_owned());
-        u16::try_from(self.classes.len() - 1).map_err(|_| "there are too many classes".to_owned())
+    /// How many.
+    pub fn prefixes(&self) -> usize {
+        let of_file = self.changes.keys().filter(|prefix| self.is_in_file(prefix)).count();
+        let added = self.changes.values().filter_map(Changed::class).count();
+        self.content.entries.len() - of_file + added
     }
 
     fn has(&self, prefix: &IpNet) -> bool {
         match self.changes.get(prefix) {
-            Some(changed) => *changed != Changed::Removed,
+            Some(changed) => changed.class().is_some(),
             None => self.is_in_file(prefix),
         }
     }
@@ -109,10 +135,22 @@ impl ListConfig {
     fn change(&mut self, change: ListChange) -> Result<(), String> {
         match change {
             ListChange::Add { prefixes, class, until } => {
-                let class = self.class(&class)?;
+                if class != NO_CLASS && !is_class(&class) {
+                    return Err(format!("a class is {CLASS}"));
+                }
+                let class = self.number(&class);
                 for prefix in prefixes {
-                    let entry = Entry { prefix, class };
-                    self.changes.insert(prefix, Changed::Added { entry, until });
+                    let changed = self.changes.entry(prefix).or_default();
+                    *changed = match until {
+                        Some(until) => Changed {
+                            for_now: Some((class, until)),
+                            ..*changed
+                        },
+                        None => Changed {
+                            kept: Some(Kept::Added(class)),
+                            for_now: None,
+                        },
+                    };
                 }
             }
             ListChange::Remove(prefixes) => {
@@ -122,14 +160,54 @@ impl ListConfig {
                 prefixes.iter().for_each(|prefix| self.take_out(prefix));
             }
         }
-        Ok(())
+        self.renumber()
     }
 
     fn take_out(&mut self, prefix: &IpNet) {
         self.changes.remove(prefix);
         if self.is_in_file(prefix) {
-            self.changes.insert(*prefix, Changed::Removed);
+            let changed = Changed {
+                kept: Some(Kept::Removed),
+                for_now: None,
+            };
+            self.changes.insert(*prefix, changed);
         }
+    }
+
+    /// The number of a class, which it gets if it has none.
+    fn number(&mut self, name: &str) -> u16 {
+        let known = self.classes.iter().position(|class| class == name);
+        let number = known.unwrap_or(self.classes.len());
+        if known.is_none() {
+            self.classes.push(name.to_owned());
+        }
+        // Fewer than twice `MOST_CLASSES`.
+        number as u16
+    }
+
+    /// Numbers the classes of its changes anew, and forgets the names of those that nothing has any more.
+    fn renumber(&mut self) -> Result<(), String> {
+        let (changes, classes) = (mem::take(&mut self.changes), mem::take(&mut self.classes));
+        self.take_changes(changes, &classes)
+    }
+
+    /// Has these changes in the place of its own, whose classes have numbers in `classes`.
+    fn take_changes(&mut self, mut changes: BTreeMap<IpNet, Changed>, classes: &[String]) -> Result<(), String> {
+        self.classes.clone_from(&self.content.classes);
+        let mut numbers = vec![None; classes.len()];
+        for class in changes.values_mut().flat_map(Changed::classes_mut) {
+            let number = &mut numbers[usize::from(*class)];
+            *class = *number.get_or_insert_with(|| self.number(&classes[usize::from(*class)]));
+        }
+        self.changes = changes;
+        let too_many = |most, what| Err(format!("the list \"{}\" would have more than {most} {what}", self.name));
+        if self.classes.len() > MOST_CLASSES {
+            return too_many(MOST_CLASSES, "classes");
+        }
+        if self.prefixes() > MOST_ENTRIES {
+            return too_many(MOST_ENTRIES, "prefixes");
+        }
+        Ok(())
     }
 
     /// Whether the same is in `other`, from the same file.
@@ -139,23 +217,26 @@ impl ListConfig {
     }
 
     /// What came while the engine ran stays when the file is read again, and what is counted.
-    pub(super) fn go_on_from(&mut self, before: &ListConfig) {
+    ///
+    /// # Errors
+    /// A sentence: that is more than a list can have.
+    pub(super) fn go_on_from(&mut self, before: &ListConfig) -> Result<(), String> {
         self.hits = Arc::clone(&before.hits);
-        for (prefix, changed) in &before.changes {
-            if let Changed::Added { entry, until } = changed
-                && let Some(class) = before.classes.get(usize::from(entry.class))
-                && let Ok(class) = self.class(class)
-            {
-                let entry = Entry { class, ..*entry };
-                self.changes.insert(*prefix, Changed::Added { entry, until: *until });
-            }
-        }
+        let mut changes = before.changes.clone();
+        changes
+            .values_mut()
+            .for_each(|changed| changed.kept = changed.kept.filter(|kept| *kept != Kept::Removed));
+        changes.retain(|_, changed| *changed != Changed::default());
+        self.take_changes(changes, &before.classes)
     }
 
-    /// What has had its time is as the file says.
+    /// What has had its time is as it was before.
     fn expire(&mut self, now: Instant) {
-        let is_over = |changed: &Changed| matches!(changed, Changed::Added { until: Some(until), .. } if *until <= now);
-        self.changes.retain(|_, changed| !is_over(changed));
+        let over = self.changes.values_mut().filter(|changed| changed.is_over(now));
+        over.for_each(|changed| changed.for_now = None);
+        self.changes.retain(|_, changed| *changed != Changed::default());
+        // There is no more than there was.
+        _ = self.renumber();
     }
 }
 
@@ -174,13 +255,25 @@ impl Config {
         Ok(config)
     }
 
+    /// Names of lists whose file has no prefix any more, as a failed download leaves it, and how many it had `before`.
+    pub fn emptied_lists<'a>(&'a self, before: &'a Config) -> impl Iterator<Item = (&'a str, usize)> {
+        let size = |list: &ListConfig| list.content.entries.len();
+        self.lists
+            .iter()
+            .filter(move |list| size(list) == 0)
+            .filter_map(move |list| {
+                let before = before.lists.iter().find(|before| before.name == list.name)?;
+                (size(before) > 0).then_some((list.name.as_str(), size(before)))
+            })
+    }
+
     /// The same without the prefixes of lists that have had their time; nothing if none has.
     ///
     /// # Errors
     /// There is no table for what is left.
     pub fn without_expired(&self, now: Instant) -> Result<Option<Config>, TableError> {
-        let is_due = |changed: &Changed| matches!(changed, Changed::Added { until: Some(until), .. } if *until <= now);
-        if !self.lists.iter().any(|list| list.changes.values().any(is_due)) {
+        let is_due = |list: &ListConfig| list.changes.values().any(|changed| changed.is_over(now));
+        if !self.lists.iter().any(is_due) {
             return Ok(None);
         }
         let mut config = self.clone();
@@ -215,7 +308,7 @@ impl Config {
             })
             .collect();
         let source = |list: &ListConfig| Source {
-            entries: list.entries().copied().collect(),
+            entries: list.entries().collect(),
             classes: list.classes.len(),
         };
         let sources: Vec<Source> = self.lists.iter().map(source).collect();
@@ -247,5 +340,40 @@ fn number_within(matches: &mut Match, asked: &mut Vec<Clients>) {
         Match::All(parts) => parts.iter_mut().for_each(|part| number_within(part, asked)),
         Match::Not(part) => number_within(part, asked),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    #[test]
+    fn a_list_grows_no_longer_than_its_file_may_be() {
+        let entry = |n: u32| Entry {
+            prefix: IpNet::from(IpAddr::from(Ipv4Addr::from(n))),
+            class: 0,
+        };
+        let content = ListContent {
+            entries: (1..=MOST_ENTRIES as u32).map(entry).collect(),
+            ..ListContent::default()
+        };
+        let mut list = ListConfig::new("l".to_owned(), None, content);
+        let prefix = |text: &str| vec![text.parse().expect("a prefix")];
+        let add = |text: &str| ListChange::Add {
+            prefixes: prefix(text),
+            class: String::new(),
+            until: None,
+        };
+        list.change(add("0.0.0.7/32")).expect("the file has it");
+        let refused = list.clone().change(add("192.0.2.1/32"));
+        assert_eq!(
+            refused,
+            Err("the list \"l\" would have more than 2000000 prefixes".to_owned())
+        );
+        list.change(ListChange::Remove(prefix("0.0.0.7/32"))).expect("a change");
+        list.change(add("192.0.2.1/32")).expect("in its place");
+        assert_eq!(list.prefixes(), MOST_ENTRIES);
     }
 }

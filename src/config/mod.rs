@@ -58,7 +58,7 @@ pub use device::{Device, PciAddress};
 pub use dn::DnPattern;
 pub use error::{ConfigError, Problem};
 pub use limits::ClassConfig;
-pub use lists::{Changed, ListChange, ListConfig};
+pub use lists::{Changed, Kept, ListChange, ListConfig};
 pub use local_address::{LocalAddress, PortRanges};
 pub use memory::{PortMemory, RequestsCarried};
 pub use model::{
@@ -135,15 +135,8 @@ impl Config {
     }
 
     fn finish_table(&mut self, name: &str) -> Result<(), ConfigError> {
-        let refused = |error: TableError| {
-            let problem = Problem {
-                path: "list".to_owned(),
-                line: None,
-                complaint: error.to_string(),
-            };
-            ConfigError::new(name, vec![problem])
-        };
-        self.make_table().map_err(refused)
+        self.make_table()
+            .map_err(|error: TableError| refused_lists(name, error.to_string()))
     }
 
     /// What concerns the process and its cores.
@@ -311,6 +304,16 @@ impl Config {
     pub fn log_level(&self) -> LevelFilter {
         self.log_level
     }
+}
+
+/// What is wrong with the lists and what rules ask of them.
+fn refused_lists(name: &str, complaint: String) -> ConfigError {
+    let problem = Problem {
+        path: "list".to_owned(),
+        line: None,
+        complaint,
+    };
+    ConfigError::new(name, vec![problem])
 }
 
 /// The text of a file, and what errors call it.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use e2d2::port::PortId;
 use e2d2::time::Clock;
@@ -29,6 +29,12 @@ use splice::difference::Difference;
 
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
+
+/// How long what has had its time stays in its list if it could not be taken out; twice as long each time.
+const EXPIRES_AGAIN: Duration = Duration::from_secs(2);
+
+/// And no longer than that.
+const EXPIRES_AGAIN_AT_LAST: Duration = Duration::from_secs(64);
 
 /// How long the end of the engine waits for a capture whose reader is slow.
 const CAPTURE_ENDS: Duration = Duration::from_secs(2);
@@ -79,6 +85,8 @@ pub struct RunningEngine<M: Machine> {
     pub(super) generations: Option<Box<dyn Generations>>,
     /// What is in service in another version of the configuration; all that is new is if nobody says otherwise.
     pub(super) services: Option<ServicesOf>,
+    /// Until when nothing is taken out of lists, and how long that is in all, since it has failed.
+    pub(super) expiry_put_off: Option<(Instant, Duration)>,
 }
 
 /// What is in service and out in a version of the configuration.
@@ -191,18 +199,28 @@ impl<M: Machine> RunningEngine<M> {
             .map_err(|error| error.to_string())
     }
 
-    /// Takes out what has had its time in a list. To be called a few times a second.
+    /// Takes out what has had its time in a list. To be called a few times a second; after a failure, which takes a second and makes
+    /// the table for nothing, most calls do nothing.
     pub fn expire_lists(&mut self) {
-        let done = match self.config.without_expired(std::time::Instant::now()) {
-            Ok(None) => return,
+        let now = Instant::now();
+        if self.expiry_put_off.is_some_and(|(until, _)| now < until) {
+            return;
+        }
+        let done = match self.config.without_expired(now) {
+            Ok(None) => Ok(()),
             Ok(Some(config)) => self
                 .go_on_with(config, &Difference::default())
                 .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        if let Err(error) = done {
-            log::warn!("what has had its time stays in its list: {error}");
-        }
+        let Err(error) = done else {
+            self.expiry_put_off = None;
+            return;
+        };
+        let pause = self.expiry_put_off.map_or(EXPIRES_AGAIN, |(_, pause)| pause * 2);
+        let pause = pause.min(EXPIRES_AGAIN_AT_LAST);
+        self.expiry_put_off = Some((Instant::now() + pause, pause));
+        log::warn!("what has had its time stays in its list for {pause:?} more: {error}");
     }
 
     /// The configuration that it runs with.
@@ -256,6 +274,9 @@ impl<M: Machine> RunningEngine<M> {
         if config.engine().announce != self.config.engine().announce {
             self.watch.announce(config.engine().announce);
         }
+        for (list, count) in config.emptied_lists(&self.config) {
+            log::warn!("list {list}: its file has no prefix any more, {count} before");
+        }
         (self.config, self.topology) = (config, topology);
         Ok(())
     }
@@ -263,6 +284,12 @@ impl<M: Machine> RunningEngine<M> {
     /// Asks `services` before cores go on with a version of the configuration, what in it is in service and what is not.
     pub fn follow_services(&mut self, services: impl Fn(&Config) -> Services + Send + 'static) {
         self.services = Some(Box::new(services));
+    }
+
+    /// Has the thread that talks to servers which are checked make no system calls but those that it needs; after the main thread has
+    /// given up what it does not need.
+    pub fn restrict_checks(&self) {
+        self.checks.restrict();
     }
 
     /// A view of the engine for other threads.
@@ -294,7 +321,7 @@ impl<M: Machine> RunningEngine<M> {
         // Whoever asks whether it is ready learns of it before a SYN is not answered.
         self.watch.note_drain();
         self.crew.drain();
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         loop {
             let open = self.open_connections();
             if open == 0 || start.elapsed() >= limit || stop() || !self.failures().is_empty() {
@@ -325,6 +352,7 @@ impl<M: Machine> RunningEngine<M> {
             names,
             generations: _,
             services: _,
+            expiry_put_off: _,
         } = self;
         watch.note_drain();
         crew.end();

@@ -1,4 +1,4 @@
-//! How often somebody of a list came.
+//! How many SYNs came from those in a list.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,11 +9,14 @@
 //! A file may come from anywhere: it is read line by line, and refused with the first line that is not right.
 
 use std::collections::HashMap;
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net};
+use rustix::fs::OFlags;
 
 use super::table::Entry;
 
@@ -24,10 +27,13 @@ pub const NO_CLASS: &str = "";
 pub const MOST_ENTRIES: usize = 2_000_000;
 
 /// So many classes.
-const MOST_CLASSES: usize = 4096;
+pub const MOST_CLASSES: usize = 4096;
 
 /// Bytes of a line at most.
 const LONGEST_LINE: u64 = 512;
+
+/// Bytes of a file at most: [`MOST_ENTRIES`] of the longest prefixes, with the longest classes, have room.
+const MOST_BYTES: u64 = 128 * MOST_ENTRIES as u64;
 
 /// What is in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +59,9 @@ pub enum ListError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
+    /// It is a folder, a device or a FIFO.
+    #[error("is no regular file")]
+    NoFile,
     /// One of its lines.
     #[error("line {line}: {complaint}")]
     Line {
@@ -69,7 +78,13 @@ impl ListContent {
     /// # Errors
     /// See [`ListError`].
     pub fn load(path: &Path) -> Result<Self, ListError> {
-        Self::read(std::fs::File::open(path)?)
+        // A FIFO that nobody writes to is opened at once.
+        let not_to_wait = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(not_to_wait).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(ListError::NoFile);
+        }
+        Self::read(file)
     }
 
     /// Reads what a file has in it.
@@ -81,12 +96,16 @@ impl ListContent {
         let mut numbers: HashMap<String, u16> = HashMap::from([(NO_CLASS.to_owned(), 0)]);
         let mut lines: Vec<u32> = Vec::new();
         let mut file = BufReader::with_capacity(1 << 16, file);
-        let mut text = Vec::new();
+        let (mut text, mut bytes) = (Vec::new(), 0);
         for line in 1.. {
             let refuse = |complaint: String| Err(ListError::Line { line, complaint });
             text.clear();
             if file.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)? == 0 {
                 break;
+            }
+            bytes += text.len() as u64;
+            if bytes > MOST_BYTES {
+                return refuse(format!("is beyond the {MOST_BYTES} bytes that a file can have"));
             }
             if text.len() as u64 == LONGEST_LINE {
                 return refuse(format!("is longer than {LONGEST_LINE} bytes"));
@@ -204,6 +223,7 @@ pub fn as_ipv4(prefix: IpNet) -> IpNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use test_case::test_case;
 
     #[test]
@@ -268,5 +288,26 @@ mod tests {
         }
         let expected = "line 2000001: is one more than the 2000000 prefixes that a list can have";
         assert_eq!(refused(&mut Bytes(many)), expected);
+        struct Comments;
+        impl Read for Comments {
+            fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+                room[..511].fill(b'#');
+                room[510] = b'\n';
+                Ok(511)
+            }
+        }
+        let expected = "line 500979: is beyond the 256000000 bytes that a file can have";
+        assert_eq!(refused(&mut Comments), expected);
+    }
+
+    #[test]
+    fn only_a_regular_file_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fifo = folder.path().join("fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).expect("a fifo");
+        for path in [folder.path(), &fifo, Path::new("/dev/zero")] {
+            let error = ListContent::load(path).expect_err("no list");
+            assert_eq!(error.to_string(), "is no regular file", "{}", path.display());
+        }
     }
 }

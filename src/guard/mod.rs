@@ -16,7 +16,7 @@ mod table;
 mod trie;
 
 pub use hits::{Hits, ListHits};
-pub use list_file::{CLASS, ListContent, ListError, MOST_ENTRIES, NO_CLASS, as_ipv4, is_class, prefix};
+pub use list_file::{CLASS, ListContent, ListError, MOST_CLASSES, MOST_ENTRIES, NO_CLASS, as_ipv4, is_class, prefix};
 pub use ranges::TooManySets;
 pub use table::{Asked, ClientTable, Entry, Source, TableError};
 pub use trie::TooLarge;

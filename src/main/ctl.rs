@@ -198,7 +198,7 @@ enum Part {
     Listeners,
     /// Rules of listeners, and their defaults: how many connections each has decided about.
     Rules,
-    /// Lists of prefixes: how much is in them, and how often somebody of them came.
+    /// Lists of prefixes: how much is in them, and how many SYNs came from them.
     Lists,
     /// Limits and classes: how many connections there are, and how many were refused.
     Limits,
@@ -336,7 +336,7 @@ pub(super) fn end_connections(socket: &Endpoint, which: (&str, &str)) -> Result<
 }
 
 /// Asks again and again, each time from where the last answer ended, until there is no more or `take` wants none.
-fn pages(
+pub(super) fn pages(
     socket: &Endpoint,
     method: &str,
     path: &str,

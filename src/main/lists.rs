@@ -3,9 +3,10 @@
 use clap::Subcommand;
 use control::http::{Endpoint, MOST_REQUEST};
 use humantime_serde::re::humantime;
+use serde_json::Value;
 use std::time::Duration;
 
-use super::ctl::{ask, end_connections, query};
+use super::ctl::{ask, end_connections, pages, query};
 use super::print;
 use super::shown::shown;
 
@@ -14,8 +15,11 @@ const LONGEST_PATH: usize = MOST_REQUEST - 256;
 
 #[derive(Subcommand, Clone, Debug)]
 pub(super) enum ListCommand {
-    /// Show all lists: where they come from, how much is in them, and how often somebody of them came.
+    /// Show all lists: where they come from, how much is in them, and how many SYNs came from them. Or of one what was added and taken
+    /// out while the engine runs.
     Show {
+        /// Its name in the configuration.
+        list: Option<String>,
         /// As JSON, for programs.
         #[arg(long)]
         json: bool,
@@ -62,8 +66,11 @@ pub(super) fn list(socket: &Endpoint, command: &ListCommand) -> Result<(), Strin
         ask(socket, "POST", &path).map(drop)
     };
     match command {
-        ListCommand::Show { json } => {
-            let answer = ask(socket, "GET", "lists")?;
+        ListCommand::Show { list, json } => {
+            let answer = match list {
+                None => ask(socket, "GET", "lists")?,
+                Some(list) => changes(socket, list)?,
+            };
             shown(&answer, *json).map(|text| print(&text))
         }
         ListCommand::Add {
@@ -89,4 +96,16 @@ pub(super) fn list(socket: &Endpoint, command: &ListCommand) -> Result<(), Strin
         }
         ListCommand::Del { list, prefixes } => change("remove", list, prefixes, &[]),
     }
+}
+
+/// The rows of as many answers as it takes.
+fn changes(socket: &Endpoint, list: &str) -> Result<String, String> {
+    let mut rows = Vec::new();
+    pages(socket, "GET", "list", &[("list", list)], |page| {
+        if let Some(Value::Array(more)) = page.get_mut("changes").map(Value::take) {
+            rows.extend(more);
+        }
+        true
+    })?;
+    Ok(Value::Array(rows).to_string() + "\n")
 }

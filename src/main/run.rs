@@ -91,6 +91,7 @@ pub(super) fn run(config: Config, levels: LogLevels, arguments: &RunArguments) -
         Err(error) => return not_started(&error.to_string()),
     };
     give_up_privileges(&limits);
+    engine.restrict_checks();
     names.start();
     let doors = || Doors {
         journal: journal.clone(),

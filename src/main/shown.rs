@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 /// Columns that say what a row is of: they come before the others, which are in the order of the alphabet; behind them what is looked for first.
-const FIRST: [&str; 17] = [
+const FIRST: [&str; 18] = [
     "id",
     "kind",
     "name",
+    "prefix",
     "listener",
     "rule",
     "severity",

@@ -162,10 +162,13 @@ impl RuleSelector {
         } = self;
         let clients = clients.as_deref().map(|table| {
             let set = set_of(table, arrival);
-            let lists = table.lists_of(set).iter();
-            lists
-                .filter_map(|list| hits.get(usize::from(*list)))
-                .for_each(|hits| hits.add());
+            // What follows a SYN belongs to it.
+            if arrival.is_syn() {
+                let lists = table.lists_of(set).iter();
+                lists
+                    .filter_map(|list| hits.get(usize::from(*list)))
+                    .for_each(|hits| hits.add());
+            }
             (table, set)
         });
         let Some(listener) = listeners.get(arrival.listener.index()) else {

@@ -19,7 +19,7 @@ use splice::tally::{Distribution, Histogram, ListenerTally, PoolTally, ServerTal
 use super::limits::{self, Row};
 use super::times::distribution;
 use super::{DROP_GROUPS, rules};
-use crate::config::{Config, ListenerConfig, OTHER_RULES, PoolConfig, Standing};
+use crate::config::{Config, ListConfig, ListenerConfig, OTHER_RULES, PoolConfig, Standing};
 use crate::engine::Watch;
 use crate::report::{CounterGroup, NameReport, PortReport, Report, ServerReport, TCP_CLIENT, TCP_SERVER, WAITING};
 use table::TABLE;
@@ -118,6 +118,10 @@ fn of_group(seen: &Seen<'_>, name: &str, tell: &mut dyn FnMut(&'static str, u64)
     counts.for_each(|(name, count)| tell(name, count));
 }
 
+fn of_group_by(seen: &Seen<'_>, group: &str, label: &str, values: &mut Values<'_>) {
+    of_group(seen, group, &mut |name, count| _ = values.add(&[(label, name)], count));
+}
+
 fn of_groups(seen: &Seen<'_>, groups: &[&str], label: &str, values: &mut Values<'_>) {
     for &group in groups {
         of_group(seen, group, &mut |name, count| {
@@ -131,6 +135,19 @@ fn segments(seen: &Seen<'_>, values: &mut Values<'_>) {
         of_group(seen, group, &mut |name, count| {
             _ = values.add(&[("side", side), ("event", name)], count)
         });
+    }
+}
+
+fn records_by_sink(seen: &Seen<'_>, values: &mut Values<'_>) {
+    for sink in &seen.report.record_sinks {
+        let fates = [
+            ("written", sink.written),
+            ("lost", sink.lost),
+            ("left_out", sink.left_out),
+        ];
+        for (fate, count) in fates {
+            values.add(&[("sink", &sink.to), ("fate", fate)], count);
+        }
     }
 }
 
@@ -254,6 +271,12 @@ fn refused_by_limits(seen: &Seen<'_>, values: &mut Values<'_>) {
     of_limits(seen, |row, counted| {
         _ = values.add(&[("kind", row.kind), ("name", row.name)], counted.refused)
     });
+}
+
+fn of_lists(seen: &Seen<'_>, values: &mut Values<'_>, of: impl Fn(&ListConfig) -> u64) {
+    for list in seen.config.lists() {
+        values.add(&[("list", &list.name)], of(list));
+    }
 }
 
 fn listener_bytes(seen: &Seen<'_>, values: &mut Values<'_>) {

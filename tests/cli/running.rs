@@ -403,8 +403,8 @@ fn threads_give_up_what_they_do_not_need() {
         assert!(seen.iter().any(|seen| seen == name), "no {name} among {seen:?}");
     }
     let filters = |thread: &Path| status(thread, "Seccomp_filters").parse::<u32>().expect("a number");
-    let resolver = threads_of(&process).find(|thread| status(thread, "Name") == "resolver");
-    assert!(filters(&resolver.expect("a thread that asks DNS")) > filters(&process));
+    let more = |name| threads_of(&process).any(|of| status(&of, "Name") == name && filters(&of) > filters(&process));
+    wait_until("restricted", &place, || more("resolver") && more("checks"));
     wait_until("failed", &place, || {
         let shown = place.output(&["ctl", "--socket", &socket(&place), "show", "names", "--json"]);
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");

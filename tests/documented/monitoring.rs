@@ -41,6 +41,8 @@ fn reference_of_metrics_is_what_the_table_says() {
     let mut page = "# Metrics\n\nWritten from the code by `tests/documented/`; changes belong there.\n\nWhere they are shown: \
                     [looking at a running engine](../operation.md#looking-at-a-running-engine). `packaging/monitoring/` has a dashboard \
                     for Grafana and alert rules for Prometheus that ask for them.\n\n\
+                    Labels are bounded by the configuration at any time. Over time they are not where DNS names servers: each address \
+                    that an answer brings is a `server` of its own, such as `web@192.0.2.21:80`.\n\n\
                     | metric | kind | labels | meaning |\n|---|---|---|---|\n"
         .to_owned();
     for (family, labels) in families() {
@@ -67,7 +69,7 @@ const ROWS: [(&str, &[&str]); 9] = [
     ("Legs", &["client_handshake", "sampled_"]),
     (
         "Listeners and pools",
-        &["listener_", "rule_", "pool_connections", "class_", "limit_"],
+        &["listener_", "rule_", "pool_connections", "class_", "limit_", "list_"],
     ),
     (
         "Drops and events",
@@ -217,7 +219,7 @@ struct Alert {
     trouble: &'static [(&'static str, &'static str)],
 }
 
-const ALERTS: [Alert; 14] = [
+const ALERTS: [Alert; 15] = [
     Alert {
         name: "ProxyengineNotReady",
         expr: "proxyengine_ready == 0",
@@ -296,6 +298,13 @@ const ALERTS: [Alert; 14] = [
         )],
     },
     Alert {
+        name: "ProxyengineClientsUncounted",
+        expr: "increase(proxyengine_limit_uncounted_total[5m]) > 0",
+        lasts: "0s",
+        says: "limits of clients did not count {{ $value }} connections of {{ $labels.instance }}: their table is full",
+        trouble: &[("proxyengine_limit_uncounted_total", "0+1x20")],
+    },
+    Alert {
         name: "ProxyengineRecordsLost",
         expr: "increase(proxyengine_records_lost_total[5m]) > 0",
         lasts: "0s",
@@ -346,7 +355,7 @@ const ALERTS: [Alert; 14] = [
 ];
 
 /// Series of an engine of which nobody has to be told anything.
-const WELL: [(&str, &str); 13] = [
+const WELL: [(&str, &str); 14] = [
     ("proxyengine_ready", "1x20"),
     ("proxyengine_core_age_seconds{core=\"1\"}", "0.004x20"),
     ("proxyengine_server_out_cores{server=\"a\"}", "0x20"),
@@ -357,6 +366,7 @@ const WELL: [(&str, &str); 13] = [
         "proxyengine_drops_total{group=\"proxy_drops\",reason=\"unknown_flow\"}",
         "0+60x20",
     ),
+    ("proxyengine_limit_uncounted_total", "3x20"),
     ("proxyengine_records_lost_total", "3x20"),
     ("proxyengine_next_hops{state=\"unresolved\"}", "0x20"),
     ("proxyengine_pool_buffers{pool=\"p\"}", "1000x20"),

@@ -53,6 +53,11 @@ impl Bench {
         Self::start_with(name, None, "", "probe = false\n[control]\nshow_clients = true")
     }
 
+    /// One with a list that is empty.
+    pub(crate) fn start_with_list(name: &str) -> Self {
+        Self::start_with(name, None, "", "probe = false\n[[list]]\nname = \"noticed\"")
+    }
+
     /// One that has a listener at an address of its own, 10.0.0.7, too, and is prepared by `prepare`.
     pub(crate) fn start_prepared(name: &str, prepare: &dyn Fn(&Watch)) -> Self {
         let more = "probe = false\n[[listener]]\nname = \"more\"\naddresses = [\"10.0.0.7:80\"]\ndefault = \"pool\"";

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2d2::wire::tcp::TcpFlags;
+use proxyengine::config::ListChange;
 use proxyengine::engine::ReloadError;
 use testkit::{Segment, Station};
 
@@ -135,6 +136,35 @@ fn a_core_that_does_not_come_round_fails_the_reload_before_any_uses_it() {
     bench.open(Station::new(5, "10.0.0.5:50000"));
     bench.engine.reload(&two).unwrap_or_else(|error| panic!("{error}"));
     bench.ends.open_to(Station::new(5, "10.0.0.5:50001"), &servers()[1..]);
+    assert_in_order(&bench.engine.shutdown());
+}
+
+/// While a core hangs the table is not made again and again, and the main thread is free.
+#[test]
+fn what_cannot_be_taken_out_of_a_list_is_put_off() {
+    let mut bench = Bench::start_with_list("proxy-stuck-list");
+    let add = ListChange::Add {
+        prefixes: vec!["10.0.0.5/32".parse().expect("a prefix")],
+        class: String::new(),
+        until: Some(Instant::now()),
+    };
+    bench.engine.change_list("noticed", add).expect("a change");
+    let left = |bench: &Bench| bench.engine.config().lists()[0].changes.len();
+    let wire = bench.wire.clone();
+    let stuck = wire.to_engine.lock().expect("the worker waits for it");
+    thread::sleep(Duration::from_millis(100));
+    bench.engine.expire_lists();
+    let began = Instant::now();
+    bench.engine.expire_lists();
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert_eq!(left(&bench), 1);
+    drop(stuck);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while left(&bench) > 0 {
+        assert!(Instant::now() < deadline, "never taken out");
+        bench.engine.expire_lists();
+        thread::sleep(Duration::from_millis(20));
+    }
     assert_in_order(&bench.engine.shutdown());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use control::metrics::{Format, Kind};
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::config::Config;
+use proxyengine::config::{Config, ListChange};
 use proxyengine::engine::Engine;
 use proxyengine::selectors::RuleSelector;
 use proxyengine::status::metrics;
@@ -90,6 +90,29 @@ fn a_scrape_shows_what_happens_and_two_after_the_end_are_equal() {
     assert_in_order(&bench.engine.shutdown());
 }
 
+/// Of a connection only the SYN is one.
+#[test]
+fn a_served_connection_is_one_hit_of_its_list() {
+    let mut bench = Bench::start_with_list("proxy-hits");
+    let add = ListChange::Add {
+        prefixes: vec!["10.0.0.5/32".parse().expect("a prefix")],
+        class: String::new(),
+        until: None,
+    };
+    bench.engine.change_list("noticed", add).expect("a change");
+    bench.open(Station::new(5, "10.0.0.5:50000"));
+    assert_eq!(bench.engine.config().lists()[0].hits.sum(), 1);
+    let text = metrics::text(&bench.engine.watch(), Format::Text);
+    for line in [
+        "proxyengine_list_hits_total{list=\"noticed\"} 1",
+        "proxyengine_list_prefixes{list=\"noticed\"} 1",
+        "proxyengine_limit_uncounted_total 0",
+    ] {
+        assert!(text.lines().any(|of| of == line), "{line}\n{text}");
+    }
+    assert_in_order(&bench.engine.shutdown());
+}
+
 /// What the documents and the dashboard are made of.
 fn labels_are_those_of_the_table(text: &str) {
     for (family, labels) in metrics::families() {
@@ -132,7 +155,7 @@ fn labels_are_those_of_the_table(text: &str) {
 /// Prometheus' own tool reads both what it has to and how it likes names to be.
 #[test]
 fn promtool_finds_nothing_wrong_with_the_metrics() {
-    let mut bench = Bench::start("proxy-promtool", None);
+    let mut bench = Bench::start_with_list("proxy-promtool");
     // A drop, so that there is one with a count.
     bench.send(&[0; 20]);
     bench.engine.look_at_links();
@@ -319,7 +342,7 @@ impl Served {
 }
 
 #[test]
-fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
+fn clients_are_shown_over_tcp_only_if_the_file_says_so() {
     let asked = |bench: Bench| {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let http = control::http::Endpoint::Tcp(free.local_addr().expect("bound"));
@@ -330,15 +353,21 @@ fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
         };
         let running = serve(&bench, &config);
         bench.open(Station::new(5, "10.0.0.5:50000"));
-        let answer = control::http::client::ask(&http, "GET", "/api/v1/connections").expect("an answer");
+        let ask = |path: &str| control::http::client::ask(&http, "GET", path).expect("an answer");
+        let answers = [ask("/api/v1/connections"), ask("/api/v1/list?list=none")];
         drop(running);
         assert_in_order(&bench.engine.shutdown());
-        answer
+        answers
     };
-    let (status, said) = asked(Bench::start_by("proxy-hides-clients", ""));
-    assert!(status == 403 && said.contains("show_clients"), "{said}");
-    let (status, said) = asked(Bench::start_showing_clients("proxy-shows-clients"));
-    assert!(status == 200 && said.contains("10.0.0.5:50000"), "{said}");
+    for (status, said) in asked(Bench::start_by("proxy-hides-clients", "")) {
+        assert!(status == 403 && said.contains("show_clients"), "{said}");
+    }
+    let [connections, list] = asked(Bench::start_showing_clients("proxy-shows-clients"));
+    assert!(
+        connections.0 == 200 && connections.1.contains("10.0.0.5:50000"),
+        "{connections:?}"
+    );
+    assert_eq!(list, (404, "there is no list \"none\"\n".to_owned()));
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! - [`keep_capabilities`]: all others are gone for good.
 //! - [`write_only_below`]: no file elsewhere is changed, made, removed or executed (Landlock).
 //! - [`forbid`], [`forbid_in_all_threads`]: system calls that fail with EPERM (seccomp).
-//! - [`allow_only_serving`], [`allow_only_asking`]: all but a few do, for a thread that reads what strangers write.
+//! - [`allow_only_serving`], [`allow_only_asking`], [`allow_only_computing`]: all but a few do, for a thread that reads what strangers
+//!   write.
 //!
 //! Each holds for the calling thread and for those that it starts later, [`forbid_in_all_threads`] for all. None can be taken back.
 //! What lives here: the kernel's interfaces by name. What does not: who needs what; the programs decide that.
@@ -29,20 +30,29 @@ use seccompiler::{
 /// System calls that no program of this project makes after its start, and that whoever takes one over would like to. They fail
 /// with EPERM: a filter that kills would break with every change in the C library. capset(2) is none of them: what a thread is
 /// permitted it has in effect, so that it can only give up more.
-pub const TAKEOVER: [c_long; 36] = [
+pub const TAKEOVER: [c_long; 45] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
     libc::SYS_mount,
     libc::SYS_umount2,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_mount_setattr,
     libc::SYS_pivot_root,
     libc::SYS_chroot,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_add_key,
@@ -204,6 +214,14 @@ pub fn allow_only_asking() -> io::Result<()> {
     allow_only(&[&COMMON[..], &ASKING].concat())
 }
 
+/// The same for a thread that has all it works with.
+///
+/// # Errors
+/// If the kernel has no filters.
+pub fn allow_only_computing() -> io::Result<()> {
+    allow_only(&COMMON)
+}
+
 fn allow_only(calls: &[c_long]) -> io::Result<()> {
     // Before: seccomp(2) itself is none of them.
     forbid(&[])?;
@@ -252,6 +270,7 @@ fn compiled(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::process::Command;
@@ -320,16 +339,21 @@ mod tests {
 
     #[test]
     fn what_is_forbidden_fails_and_nothing_else() {
-        let (exec, file) = aside(|| {
+        let (exec, taken, file) = aside(|| {
+            let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("a process");
+            let take = || pidfd_getfd(&own, 0, PidfdGetfdFlags::empty()).map(drop);
+            take().expect("a descriptor of the own process");
             forbid(&TAKEOVER).expect("this kernel has filters");
             // A forked child that cannot execute reports it.
             let exec = Command::new("/bin/true").status().map_err(|error| error.kind());
             (
                 exec,
+                take(),
                 aside(|| std::fs::read("/proc/self/stat").map(|read| !read.is_empty())),
             )
         });
         assert_eq!(exec.expect_err("exec is refused"), io::ErrorKind::PermissionDenied);
+        assert_eq!(taken, Err(rustix::io::Errno::PERM));
         assert!(file.expect("threads start and read"));
     }
     #[test]
@@ -393,6 +417,29 @@ mod tests {
         let mut answered = [0; 5];
         there.read_exact(&mut answered).expect("an answer");
         assert_eq!(&answered, b"asked");
+    }
+
+    #[test]
+    fn who_computes_opens_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let kinds = aside(move || {
+            allow_only_computing().expect("this kernel has filters");
+            std::thread::park_timeout(Duration::from_millis(1));
+            let memory = vec![1_u8; 16 << 20];
+            assert!(memory.iter().all(|byte| *byte == 1));
+            [
+                std::fs::write(&file, "new"),
+                std::fs::read("/proc/self/stat").map(drop),
+                UnixStream::pair().map(drop),
+                std::net::UdpSocket::bind("127.0.0.1:0").map(drop),
+                std::net::TcpStream::connect("127.0.0.1:1").map(drop),
+                Command::new("/bin/true").status().map(drop),
+                std::thread::Builder::new().spawn(|| ()).map(drop),
+            ]
+            .map(kind_of)
+        });
+        assert_eq!(kinds, [Some(io::ErrorKind::PermissionDenied); 7]);
     }
 
     fn kind_of(result: io::Result<()>) -> Option<io::ErrorKind> {

@@ -4,9 +4,10 @@ use splice::tally::{ListenerTally, PoolTally, ServerTally};
 
 use super::{
     DROP_GROUPS, EVENT_GROUPS, Listed, Tell, WAITING, checks, connection_bytes, core_rounds, counter, gauge,
-    handshake_times, histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group, of_groups,
-    of_listeners, of_names, of_pools, of_ports, of_rules, of_servers, port_errors, refused_by_limits, round_trip_times,
-    seconds_of_ms, segments, times_of_pools, times_of_servers, watched_segments, watched_zero_windows,
+    handshake_times, histogram, info, listener_bytes, next_hops, of_classes, of_cores, of_group_by, of_groups,
+    of_listeners, of_lists, of_names, of_pools, of_ports, of_rules, of_servers, port_errors, records_by_sink,
+    refused_by_limits, round_trip_times, seconds_of_ms, segments, times_of_pools, times_of_servers, watched_segments,
+    watched_zero_windows,
 };
 
 /// Every family, in the order of the text.
@@ -37,11 +38,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["event"],
             "Packets through the graph, by what became of them",
         ),
-        |seen, values| {
-            of_group(seen, "traffic", &mut |name, count| {
-                _ = values.add(&[("event", name)], count)
-            })
-        },
+        |seen, values| of_group_by(seen, "traffic", "event", values),
     ),
     (
         counter(
@@ -61,11 +58,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
     ),
     (
         gauge("proxyengine_entries", &["structure"], "Entries in use, by structure"),
-        |seen, values| {
-            of_group(seen, "usage", &mut |name, count| {
-                _ = values.add(&[("structure", name)], count)
-            })
-        },
+        |seen, values| of_group_by(seen, "usage", "structure", values),
     ),
     (
         gauge(
@@ -73,11 +66,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["where"],
             "Frames that wait now, as far as drivers tell",
         ),
-        |seen, values| {
-            of_group(seen, WAITING, &mut |name, count| {
-                _ = values.add(&[("where", name)], count)
-            })
-        },
+        |seen, values| of_group_by(seen, WAITING, "where", values),
     ),
     (
         counter(
@@ -93,18 +82,7 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             &["sink", "fate"],
             "Session records by sink: written, lost, or left out by its filter and sample",
         ),
-        |seen, values| {
-            for sink in &seen.report.record_sinks {
-                let fates = [
-                    ("written", sink.written),
-                    ("lost", sink.lost),
-                    ("left_out", sink.left_out),
-                ];
-                for (fate, count) in fates {
-                    _ = values.add(&[("sink", &sink.to), ("fate", fate)], count);
-                }
-            }
-        },
+        records_by_sink,
     ),
     (
         counter("proxyengine_records_lost", &[], "Session records lost"),
@@ -389,6 +367,22 @@ pub(super) static TABLE: &[(Listed, Tell)] = &[
             "Connections refused by a limit of a listener, its clients, a class or a pool",
         ),
         refused_by_limits,
+    ),
+    (
+        counter(
+            "proxyengine_limit_uncounted",
+            &[],
+            "Connections admitted beside limits of clients, as their table had no place",
+        ),
+        |seen, values| _ = values.add(&[], seen.watch.standby().uncounted_clients()),
+    ),
+    (
+        counter("proxyengine_list_hits", &["list"], "SYNs of clients in a list"),
+        |seen, values| of_lists(seen, values, |list| list.hits.sum()),
+    ),
+    (
+        gauge("proxyengine_list_prefixes", &["list"], "Prefixes in a list now"),
+        |seen, values| of_lists(seen, values, |list| list.prefixes() as u64),
     ),
     (
         counter(

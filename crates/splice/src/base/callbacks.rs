@@ -99,10 +99,11 @@ pub struct Arrival {
     pub listener: ListenerId,
     /// What the selector has [looked up](SelectServer::look_ahead) for its sender.
     looked_up: Option<u32>,
+    is_syn: bool,
 }
 
 impl Arrival {
-    /// As the engine asks: for programs that test their selectors.
+    /// A SYN, as the engine asks about it: for programs that test their selectors.
     pub fn new(peer: IpAddr, local_port: u16, listener: ListenerId) -> Self {
         Self::of_mapped(mapped(peer), local_port, listener)
     }
@@ -115,6 +116,7 @@ impl Arrival {
             local_port,
             listener,
             looked_up: None,
+            is_syn: true,
         }
     }
 
@@ -124,6 +126,20 @@ impl Arrival {
     #[must_use]
     pub fn with_looked_up(self, looked_up: Option<u32>) -> Self {
         Self { looked_up, ..self }
+    }
+
+    /// The same of another segment than a SYN, or of one.
+    #[inline]
+    #[must_use]
+    pub(crate) fn with_syn(self, is_syn: bool) -> Self {
+        Self { is_syn, ..self }
+    }
+
+    /// Whether it is a SYN, which is there once for each attempt, but for those that are sent again.
+    #[doc(hidden)]
+    #[inline]
+    pub fn is_syn(&self) -> bool {
+        self.is_syn
     }
 
     /// What the selector has looked up for its sender, if it has.

@@ -294,7 +294,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
 #[inline]
 fn arrival_of(listener: u16, segment: &Segment) -> Arrival {
-    arrival(listener, &segment.key).with_looked_up(segment.looked_up)
+    arrival(listener, &segment.key)
+        .with_looked_up(segment.looked_up)
+        .with_syn(segment.has(TcpFlags::SYN))
 }
 
 /// What the selector is told of the sender of a segment that belongs to no connection.
