@@ -210,8 +210,16 @@ fn who_is_put_into_a_list_is_refused_until_taken_out() {
     let shown = setup.ctl(&["list", "show"]);
     let noticed = shown.lines().find(|line| line.starts_with("noticed"));
     assert!(noticed.is_some_and(|line| line.contains('2')), "{shown}");
+    let shown = setup.ctl(&["list", "show", "noticed"]);
+    let row = shown.lines().find(|line| line.starts_with(&format!("{of_v4}/32")));
+    assert!(
+        row.is_some_and(|row| row.contains("added") && row.contains('Z')),
+        "{shown}"
+    );
     setup.ctl(&["list", "del", "noticed", &of_v4]);
     assert_eq!(curl(&setup, client).0, 0);
+    let shown = setup.ctl(&["list", "show", "noticed", "--json"]);
+    assert!(!shown.contains(&of_v4) && shown.contains("\"left_s\":3"), "{shown}");
     assert_eq!(curl(&setup, client_v6).0, TIMED_OUT);
     // For a second, after which nobody has to take it out.
     setup.ctl(&["list", "add", "noticed", &of_v4, "--ttl", "1s"]);
