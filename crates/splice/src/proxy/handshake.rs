@@ -103,11 +103,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             (Action::Drop(reason), _, _) => self.rooms.emit.dropped(*reason),
             (Action::RejectByRule, _, _) => self.rooms.reject_by_rule(incoming, out),
             (Action::Tarpit, _, _) => self.rooms.tarpit(incoming, out),
-            (_, Some(_), _) if event == Event::StraySyn && !incoming.segment.has(TcpFlags::ACK) => {
-                // The only SYN that a listener refuses: its header would not be believed.
-                self.rooms.refuse(DropReason::HeaderUntrusted, incoming, out);
-            }
-            _ => self.rooms.refuse(DropReason::UnknownFlow, incoming, out),
+            _ => self
+                .rooms
+                .refuse(why_refused(event, listener, incoming.segment), incoming, out),
         }
     }
 
@@ -428,6 +426,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn path_back(&self, segment: &Segment) -> Path {
         self.settings.path(&segment.key, segment.source_mac, segment.device)
     }
+}
+
+/// Why a segment of no connection is refused. The only SYN that a listener refuses is one whose header would not be believed.
+fn why_refused(event: Event, listener: Option<u16>, segment: &Segment) -> DropReason {
+    if event == Event::StraySyn && listener.is_some() && !segment.has(TcpFlags::ACK) {
+        return DropReason::HeaderUntrusted;
+    }
+    DropReason::UnknownFlow
 }
 
 /// One handshake of a flow, by the client's number behind its SYN: another one of the same flow is another.
