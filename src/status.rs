@@ -10,6 +10,7 @@
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
 //! | `/api/v1/{servers,legs,pools,listeners,rules,lists,limits,cores,drops,ports,neighbours,names}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
+//! | `/api/v1/config` | the file that the engine runs with, without secrets; over a Unix socket only |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket unless `show_clients`: they name clients |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
 //! | `POST /api/v1/records/{reopen,on,off}` | the first as SIGUSR2 |
@@ -136,7 +137,8 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     if let ("/api/v1/diff", Some(doors)) = (request.path, doors) {
         return difference(watch, doors);
     }
-    let may_see_clients = || matches!(request.peer, Peer::Local { .. }) || watch.config().control().show_clients;
+    let is_local = matches!(request.peer, Peer::Local { .. });
+    let may_see_clients = || is_local || watch.config().control().show_clients;
     match request.path {
         "/metrics" => {
             let format = request.format();
@@ -148,6 +150,8 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
             403,
             "connections name clients: over a Unix socket, or with [control] show_clients\n",
         ),
+        "/api/v1/config" if !is_local => Answer::refusal(403, "the configuration is shown over a Unix socket only\n"),
+        "/api/v1/config" => Answer::json(watch.config().without_secrets().to_string() + "\n"),
         "/api/v1/connections" => told(connections::list(request.query, watch)),
         "/api/v1/connection" => told(connections::one(request.query, watch)),
         "/healthz" => verdict(watch.is_alive()),

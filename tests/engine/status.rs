@@ -319,7 +319,17 @@ impl Served {
 }
 
 #[test]
-fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
+fn the_configuration_is_shown_over_the_socket() {
+    let served = Served::start("proxy-shows-config");
+    let (status, config) = served.ask("config");
+    assert_eq!(status, 200);
+    assert_eq!(config["listener"][0]["name"], "web");
+    assert_eq!(config["pool"][0]["servers"][0]["name"], "one");
+    served.end();
+}
+
+#[test]
+fn connections_are_shown_over_tcp_only_if_the_file_says_so_and_the_configuration_never() {
     let asked = |bench: Bench| {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let http = control::http::Endpoint::Tcp(free.local_addr().expect("bound"));
@@ -331,6 +341,8 @@ fn connections_are_shown_over_tcp_only_if_the_file_says_so() {
         let running = serve(&bench, &config);
         bench.open(Station::new(5, "10.0.0.5:50000"));
         let answer = control::http::client::ask(&http, "GET", "/api/v1/connections").expect("an answer");
+        let config = control::http::client::ask(&http, "GET", "/api/v1/config").expect("an answer");
+        assert!(config.0 == 403 && !config.1.contains("one"), "{config:?}");
         drop(running);
         assert_in_order(&bench.engine.shutdown());
         answer
