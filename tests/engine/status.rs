@@ -319,6 +319,33 @@ impl Served {
 }
 
 #[test]
+fn a_server_is_shown_with_why_and_since_its_last_change() {
+    let served = Served::start("proxy-since");
+    std::thread::sleep(Duration::from_millis(2_100));
+    let server = || served.ask("servers").1[0].clone();
+    let for_s = |server: &Value| server["for_s"].as_u64().expect("a number");
+    let before = server();
+    assert!(
+        before["state"] == "up" && before["why"].is_null() && for_s(&before) >= 2,
+        "{before}"
+    );
+    for (change, state, why) in [
+        ("drain/server/one", "drained", Value::from("operator")),
+        ("maint/server/one", "maint", Value::from("operator")),
+        ("ready/server/one", "up", Value::Null),
+    ] {
+        assert_eq!(served.change(change).0, 200);
+        let after = server();
+        assert!(
+            after["state"] == state && after["why"] == why && for_s(&after) < 2,
+            "{after}"
+        );
+        assert!(after["last_failure"].is_null(), "{after}");
+    }
+    served.end();
+}
+
+#[test]
 fn the_configuration_is_shown_over_the_socket() {
     let served = Served::start("proxy-shows-config");
     let (status, config) = served.ask("config");
