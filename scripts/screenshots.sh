@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 PREFIX=pedemo
 PAGE=http://127.0.0.1:9180/
 # The terminal of `top`: all columns of its servers.
-COLUMNS_OF_TOP=142 LINES_OF_TOP=32
+COLUMNS_OF_TOP=162 LINES_OF_TOP=32
 # The server of the demo that is spoiled, so that there is something to see.
 SPOILED=10.77.0.13:80 SPOILED_HOST=three.test SPOILED_NAME=http4-three
 
@@ -127,7 +127,7 @@ describe() {
 # The page as its readers see it, and in it what its tables show.
 take_page() {
     local view name size scheme
-    for view in light:1000x415:1 dark:1000x415:0 phone:390x640:1; do
+    for view in light:1000x496:1 dark:1000x496:0 phone:390x640:1; do
         IFS=: read -r name size scheme <<<"$view"
         browse "$size" "$scheme" --screenshot="$FOLDER/page-$name.png"
         browse "$size" "$scheme" --dump-dom | headings | describe "$FOLDER/page-$name.png"

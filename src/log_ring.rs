@@ -81,6 +81,8 @@ pub enum LogEvent {
         /// The port that it is behind.
         port: PortId,
     },
+    /// Events of neighbours that were not sent, as there were too many.
+    NeighboursUnsaid(u32),
 }
 
 impl LogEvent {
@@ -127,6 +129,10 @@ impl LogEvent {
                     "{mac} on port {} uses our address {address}, too: connections will break until one of us stops",
                     port.0
                 ),
+            ),
+            Self::NeighboursUnsaid(count) => (
+                Level::Warn,
+                format!("{count} events of neighbours before this one were not logged"),
             ),
         }
     }
@@ -176,6 +182,13 @@ impl LogSender {
 pub struct LogReceiver {
     consumer: Consumer<LogEvent>,
     lost: Arc<Lost>,
+}
+
+impl LogReceiver {
+    /// The oldest event.
+    pub(crate) fn take(&mut self) -> Option<LogEvent> {
+        self.consumer.pop().ok()
+    }
 }
 
 /// The thread that writes what the cores have to say. Dropping it stops it, too.
@@ -250,7 +263,7 @@ fn write_until(mut receivers: Vec<LogReceiver>, config: &Mutex<Arc<Config>>, sto
                 .map_or("", |server| server.name.as_str())
         };
         for receiver in &mut receivers {
-            while let Ok(event) = receiver.consumer.pop() {
+            while let Some(event) = receiver.take() {
                 let (level, line) = event.line(name);
                 log::log!(level, "{line}");
             }
@@ -276,9 +289,9 @@ mod tests {
         let (mut sender, mut receiver) = log_ring(2);
         (0..5).for_each(|_| sender.send(LOST));
         assert_eq!(receiver.lost.0.load(Ordering::Relaxed), 3);
-        assert_eq!(std::iter::from_fn(|| receiver.consumer.pop().ok()).count(), 2);
+        assert_eq!(std::iter::from_fn(|| receiver.take()).count(), 2);
         sender.send(LOST);
-        assert_eq!(receiver.consumer.pop(), Ok(LOST));
+        assert_eq!(receiver.take(), Some(LOST));
     }
 
     #[test]

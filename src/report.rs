@@ -180,6 +180,8 @@ pub struct CoreReport {
     pub busy_cycles: u64,
     /// Nanoseconds of the busy rounds.
     pub busy_ns: u64,
+    /// Nanoseconds of the longest round in the last second, or up to two.
+    pub longest_round_ns: u64,
     /// Connections open now.
     pub connections_open: u64,
     /// What it knows of each server, in the order of the configuration; told of all cores together.

@@ -10,6 +10,7 @@
 //! | `/api/v1/stat` | the report, as SIGUSR1 prints it, as JSON |
 //! | `/api/v1/{servers,legs,pools,listeners,rules,lists,limits,cores,drops,ports,neighbours,names}` | parts of it, each an array of flat objects |
 //! | `/api/v1/wrong` | what is wrong now, the worst first ([`wrong`]) |
+//! | `/api/v1/config` | the file that the engine runs with, without secrets; over a Unix socket only |
 //! | `/api/v1/connections`, `connection` | open connections ([`connections`]), over a Unix socket unless `show_clients`: they name clients |
 //! | `/api/v1/list` | what was added to a list and taken out while the engine runs, likewise |
 //! | `POST /api/v1/connections/end` | ends those of a server, or one |
@@ -32,6 +33,7 @@ mod lists;
 pub mod metrics;
 pub(crate) mod query;
 mod rules;
+mod servers;
 mod service;
 mod state;
 mod times;
@@ -46,18 +48,15 @@ use e2d2::counters::Reason as _;
 use e2d2::wire::MacAddr;
 use serde_json::{Value, json};
 use splice::drop_reason::DropReason;
-use splice::settings::Member;
-use splice::tally::{Histogram, ListenerTally, PoolTally, ServerTally};
+use splice::tally::ListenerTally;
 
-use crate::config::{ControlConfig, ListenerConfig, PoolConfig, ServerConfig, Standing};
+use crate::config::{ControlConfig, ListenerConfig, Standing};
 use crate::engine::{NotReady, Watch, steering};
 use crate::journal::{Change, Journal};
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
-use crate::report::{CoreReport, CounterGroup, Report, ServerReport};
+use crate::report::{CoreReport, CounterGroup, Report};
 use service::{Order, kept_change};
-use state::{OUT, PARTLY_OUT, check_of, state_in, state_of};
-use times::{distribution, percentiles};
 
 pub use self::lists::ListDoor;
 
@@ -137,7 +136,8 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     if let ("/api/v1/diff", Some(doors)) = (request.path, doors) {
         return difference(watch, doors);
     }
-    let may_see_clients = || matches!(request.peer, Peer::Local { .. }) || watch.config().control().show_clients;
+    let is_local = matches!(request.peer, Peer::Local { .. });
+    let may_see_clients = || is_local || watch.config().control().show_clients;
     match request.path {
         "/metrics" => {
             let format = request.format();
@@ -149,6 +149,8 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
             403,
             "this names clients: over a Unix socket, or with [control] show_clients\n",
         ),
+        "/api/v1/config" if !is_local => Answer::refusal(403, "the configuration is shown over a Unix socket only\n"),
+        "/api/v1/config" => Answer::json(watch.config().without_secrets().to_string() + "\n"),
         "/api/v1/connections" => told(connections::list(request.query, watch)),
         "/api/v1/connection" => told(connections::one(request.query, watch)),
         "/api/v1/list" => told(lists::changes(request.query, &watch.config())),
@@ -292,9 +294,9 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         // A report always is JSON.
         "stat" => serde_json::to_value(report).ok(),
         "wrong" => Some(wrong::list(report, watch)),
-        "servers" => Some(legs::beside(servers(report, watch), watch)),
+        "servers" => Some(legs::beside(servers::list(report, watch), watch)),
         "legs" => Some(legs::list(watch)),
-        "pools" => Some(pools(report, watch)),
+        "pools" => Some(servers::pools(report, watch)),
         "listeners" => Some(listeners(watch)),
         "lists" => Some(lists::list(&watch.config())),
         "limits" => Some(limits::list(&watch.config(), &watch.standby())),
@@ -306,96 +308,6 @@ fn part_of(part: &str, report: &Report, watch: &Watch) -> Option<Value> {
         "neighbours" => Some(neighbours(watch)),
         _ => None,
     }
-}
-
-fn servers(report: &Report, watch: &Watch) -> Value {
-    let (config, tallies, standby) = (watch.config(), watch.tallies(), watch.standby());
-    let mut pools_of = vec![Vec::new(); config.servers().len()];
-    for pool in config.pools() {
-        for member in &pool.members {
-            pools_of[member.server.index()].push(pool.name.as_str());
-        }
-    }
-    let of = |((server, told), pools): ((&ServerConfig, &ServerReport), Vec<&str>)| {
-        let times = |of: fn(&ServerTally) -> Histogram<'_>| {
-            percentiles(&distribution(&tallies, |tally| tally.server(server.id.index()).map(of)))
-        };
-        let ([connect_p50, connect_p99], [byte_p50, byte_p99]) =
-            (times(ServerTally::connect), times(ServerTally::first_byte));
-        let since_ms = standby
-            .server(server.id.0)
-            .down()
-            .map_or(told.since_ms, |(_, since)| since.as_millis());
-        json!({
-            "name": server.name,
-            "pools": pools.join(" "),
-            "address": server.address.to_string(),
-            "state": state_in(server, told, report, &standby),
-            "for_s": report.uptime_ms.saturating_sub(since_ms) / 1000,
-            "check": check_of(server, &standby),
-            "open": told.connections_open,
-            "calls": told.calls,
-            "failures": told.failures,
-            "ejections": told.ejected_by_failure + told.ejected_by_silence,
-            "mss": told.abilities.map(|abilities| abilities.mss),
-            "connect_ms_p50": connect_p50,
-            "connect_ms_p99": connect_p99,
-            "first_byte_ms_p50": byte_p50,
-            "first_byte_ms_p99": byte_p99,
-        })
-    };
-    let servers = config.servers().iter().zip(&report.servers);
-    let there = servers
-        .zip(pools_of)
-        .filter(|((server, _), _)| server.standing != Standing::Nobody);
-    there.map(of).collect()
-}
-
-/// Of their servers, which other pools may have, too.
-fn pools(report: &Report, watch: &Watch) -> Value {
-    let (config, tallies, standby) = (watch.config(), watch.tallies(), watch.standby());
-    let of = |(index, pool): (usize, &PoolConfig)| {
-        let members = pool.members.iter();
-        let is_down = |member: &&Member| standby.server(member.server.0).down().is_some();
-        let down = members.clone().filter(is_down).count();
-        let servers: Vec<_> = members
-            .filter_map(|member| report.servers.get(member.server.index()))
-            .collect();
-        let count = |state| {
-            servers
-                .iter()
-                .filter(|server| state_of(server, report) == state)
-                .count()
-        };
-        let sum = |of: fn(&ServerReport) -> u64| servers.iter().map(|server| of(server)).sum::<u64>();
-        let of_cores = tallies.iter().filter_map(|tally| tally.pool(index));
-        let chosen = of_cores.map(|pool| pool.chosen.get()).sum::<u64>();
-        let times = |of: fn(&PoolTally) -> Histogram<'_>| {
-            percentiles(&distribution(&tallies, |tally| tally.pool(index).map(of)))
-        };
-        let [choice_p50, choice_p99] = times(PoolTally::choice);
-        let [connect_p50, connect_p99] = times(PoolTally::connect);
-        let [byte_p50, byte_p99] = times(PoolTally::first_byte);
-        json!({
-            "name": pool.name,
-            "servers": pool.members.len(),
-            "out": count(OUT),
-            "partly_out": count(PARTLY_OUT),
-            "down": down,
-            "open": sum(|server| server.connections_open),
-            "calls": sum(|server| server.calls),
-            "failures": sum(|server| server.failures),
-            "connections": chosen,
-            "choice_ms_p50": choice_p50,
-            "choice_ms_p99": choice_p99,
-            "connect_ms_p50": connect_p50,
-            "connect_ms_p99": connect_p99,
-            "first_byte_ms_p50": byte_p50,
-            "first_byte_ms_p99": byte_p99,
-        })
-    };
-    let in_file = |(_, pool): &(usize, &PoolConfig)| pool.standing == Standing::InFile;
-    config.pools().iter().enumerate().filter(in_file).map(of).collect()
 }
 
 fn listeners(watch: &Watch) -> Value {
@@ -434,6 +346,7 @@ fn cores(report: &Report) -> Value {
             "busy_rounds": core.busy_rounds,
             "idle_rounds": core.idle_rounds,
             "busy_ms": core.busy_ns / 1_000_000,
+            "longest_round_us": core.longest_round_ns / 1000,
             "received": traffic("received"),
             "sent": traffic("sent"),
             "dropped": DROP_GROUPS.iter().filter_map(|name| core.counters.group(name)).map(CounterGroup::total).sum::<u64>(),

@@ -40,6 +40,7 @@ mod records;
 mod routes;
 mod rule;
 mod rule_numbers;
+mod shown;
 mod source;
 mod timed;
 

@@ -95,9 +95,15 @@ pub struct DnsConfig {
     pub asks_v6: bool,
 }
 
-/// The text that a configuration was made of, if it is needed again. Not compared: two texts may say the same.
+/// The text that a configuration was made of, and what errors call it. Not compared: two texts may say the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Origin(Option<Arc<(String, String)>>);
+pub(super) struct Origin(Arc<(String, String)>);
+
+impl Origin {
+    pub(super) fn text(&self) -> &str {
+        &self.0.0
+    }
+}
 
 impl PartialEq for Origin {
     fn eq(&self, _: &Self) -> bool {
@@ -196,10 +202,10 @@ impl Config {
     /// # Errors
     /// As [`Config::parse`]: a file that it names has changed.
     pub fn resolved(self, answers: &Answers) -> Result<Self, ConfigError> {
-        match self.origin.0.clone() {
-            Some(origin) => Self::parse_with(&origin.0, &origin.1, answers),
-            None => Ok(self),
+        if self.names().next().is_none() {
+            return Ok(self);
         }
+        Self::parse_with(&self.origin.0.0, &self.origin.0.1, answers)
     }
 
     /// The same file as it was read last, with these answers, for an engine that runs with this one.
@@ -207,12 +213,12 @@ impl Config {
     /// # Errors
     /// As [`Config::reload`].
     pub fn with_answers(&self, answers: &Answers) -> Result<(Config, Difference), ConfigError> {
-        let Some(origin) = self.origin.0.clone() else {
+        if self.names().next().is_none() {
             return Ok((self.clone(), Difference::default()));
-        };
+        }
         let mut outside = Outside::new(answers, Some(self));
         outside.lists = Some(&self.lists);
-        self.go_on((&origin.0, &origin.1), outside)
+        self.go_on((&self.origin.0.0, &self.origin.0.1), outside)
     }
 
     /// Another version of the file, or of the answers, whose numbers go on from this one's.
@@ -237,14 +243,12 @@ impl Config {
         Ok((config, difference))
     }
 
-    /// What another version needs is kept of this one, where servers are named.
+    /// What another version needs is kept of this one, and what is shown of it.
     fn remember(&mut self, text: &str, name: &str, answers: &Answers) {
+        self.origin = Origin(Arc::new((text.to_owned(), name.to_owned())));
         let questions = self.questions();
-        if !questions.is_empty() {
-            self.origin = Origin(Some(Arc::new((text.to_owned(), name.to_owned()))));
-            self.answers = answers.clone();
-            self.answers.retain(|question, _| questions.contains(question));
-        }
+        self.answers = answers.clone();
+        self.answers.retain(|question, _| questions.contains(question));
     }
 
     /// What is asked of DNS, each once.

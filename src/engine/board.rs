@@ -135,6 +135,7 @@ impl Board {
         report.idle_rounds = next();
         report.busy_cycles = next();
         report.busy_ns = next();
+        report.longest_round_ns = next();
         report.connections_open = next();
         for count in report.counters.counts_mut() {
             *count = next();
@@ -158,6 +159,7 @@ fn numbers(report: &CoreReport, now: Instant) -> impl Iterator<Item = u64> + '_ 
         report.idle_rounds,
         report.busy_cycles,
         report.busy_ns,
+        report.longest_round_ns,
         report.connections_open,
     ];
     fixed.into_iter().chain(report.counters.counts())

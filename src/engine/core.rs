@@ -337,6 +337,7 @@ impl<M: Machine, S: SelectServer, C: Stages> Program for ProxyProgram<M, S, C> {
                 ("forwarded_syns", usage.passed_syns),
                 ("flows", usage.flows),
                 ("reassembly", usage.held),
+                ("held_bytes", usage.held_bytes),
                 ("retransmission", usage.debts),
                 ("received_headers", usage.headers),
                 ("transparent_sources", usage.borrowed),

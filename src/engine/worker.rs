@@ -220,6 +220,27 @@ pub struct Shown {
     /// The server that is written next.
     next_server: usize,
     due: Instant,
+    longest: LongestRound,
+}
+
+/// The longest round of the last one to two seconds: whoever looks once a second misses none.
+#[derive(Debug, Default)]
+struct LongestRound {
+    of_this_second: Duration,
+    of_last_second: Duration,
+    until: Instant,
+}
+
+impl LongestRound {
+    /// With the longest since this was called last.
+    fn with(&mut self, longest: Duration, now: Instant) -> Duration {
+        if now >= self.until {
+            self.of_last_second = std::mem::take(&mut self.of_this_second);
+            self.until = now + Duration::from_secs(1);
+        }
+        self.of_this_second = self.of_this_second.max(longest);
+        self.of_this_second.max(self.of_last_second)
+    }
 }
 
 impl Shown {
@@ -239,14 +260,17 @@ impl Shown {
             report,
             next_server: 0,
             due: Instant::ZERO,
+            longest: LongestRound::default(),
         }
     }
 
     /// Writes them if it is time, but of servers only those whose turn it is.
-    pub fn write_if_due(&mut self, now: Instant, usage: &Usage, program: &(impl Program + ?Sized)) {
+    pub fn write_if_due(&mut self, now: Instant, usage: &mut Usage, program: &(impl Program + ?Sized)) {
         if now < self.due {
             return;
         }
+        let longest = self.longest.with(usage.take_longest(), now);
+        self.report.longest_round_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
         let count = self.report.servers.len();
         let first = if self.next_server < count { self.next_server } else { 0 };
         self.next_server = count.min(first + board::SERVERS_AT_ONCE);
@@ -332,4 +356,22 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_round_is_told_for_a_second_at_least_and_two_at_most() {
+        let mut longest = LongestRound::default();
+        let mut at = |ms, micros| {
+            longest
+                .with(Duration::from_micros(micros), Instant::from_millis(ms))
+                .as_micros()
+        };
+        assert_eq!((at(0, 5), at(5, 90), at(10, 7), at(999, 7)), (5, 90, 90, 90));
+        assert_eq!((at(1000, 8), at(1995, 8)), (90, 90));
+        assert_eq!((at(2000, 6), at(3000, 6)), (8, 6));
+    }
 }

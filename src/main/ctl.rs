@@ -13,7 +13,7 @@ use super::capture::{self, CaptureCommand};
 use super::leave::{Leave, OnOff, Subject};
 use super::lists::{self, ListCommand};
 use super::networks::by_network;
-use super::shown::shown;
+use super::shown::{as_toml, shown};
 use super::{Exit, complain, print};
 
 /// Where an engine listens that its unit file starts.
@@ -212,6 +212,8 @@ enum Part {
     Neighbours,
     /// Names that DNS is asked for: how many addresses each has, and how old the answer is.
     Names,
+    /// The file that the engine runs with, as it was read last, without comments and what may be a secret.
+    Config,
 }
 
 impl Part {
@@ -219,6 +221,14 @@ impl Part {
     fn name(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// An answer as text for people.
+    fn shown(self, answer: &str) -> Result<String, String> {
+        match self {
+            Self::Config => as_toml(answer),
+            _ => shown(answer, false),
+        }
     }
 }
 
@@ -258,7 +268,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Exit {
 /// Ends when the engine no longer answers, or nobody reads.
 fn watch(socket: &Endpoint, part: Part) -> Result<(), String> {
     loop {
-        let text = ask(socket, "GET", &part.name()).and_then(|answer| shown(&answer, false))?;
+        let text = ask(socket, "GET", &part.name()).and_then(|answer| part.shown(&answer))?;
         // To the corner, and everything away: ECMA-48 8.3.21 and 8.3.39.
         let screen = format!("\x1b[H\x1b[J{text}");
         if io::stdout().write_all(screen.as_bytes()).is_err() {
@@ -277,7 +287,11 @@ fn show(socket: &Endpoint, show: &ShowArguments) -> Result<(), String> {
         // clap asks for one of them.
         (None, None) => return Ok(()),
     };
-    shown(&answer, show.json).map(|text| print(&text))
+    let text = match show.part.filter(|_| !show.json) {
+        Some(part) => part.shown(&answer),
+        None => shown(&answer, show.json),
+    };
+    text.map(|text| print(&text))
 }
 
 /// The rows of as many answers as it takes.

@@ -37,6 +37,16 @@ pub(super) fn shown(answer: &str, json: bool) -> Result<String, String> {
     }
 }
 
+/// An answer as TOML, as whoever wrote it has read it.
+///
+/// # Errors
+/// It is no JSON object, or has what TOML has not.
+pub(super) fn as_toml(answer: &str) -> Result<String, String> {
+    let table: toml::Table =
+        serde_json::from_str(answer).map_err(|error| format!("the answer is no configuration: {error}"))?;
+    toml::to_string(&table).map_err(|error| error.to_string())
+}
+
 /// A line of names and a line for each row, in columns; numbers to the right.
 fn table(rows: &[Value]) -> String {
     let first = rows.first().and_then(Value::as_object);
@@ -111,6 +121,15 @@ fn word(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_configuration_is_toml_again() {
+        let answer = r#"{"engine":{"cores":[2]},"pool":[{"name":"web","servers":[{"name":"a","weight":2}]}]}"#;
+        let text = as_toml(answer).expect("TOML");
+        let read: toml::Table = text.parse().expect("TOML");
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), answer);
+        assert!(text.contains("[[pool]]\nname = \"web\""), "{text}");
+    }
 
     #[test]
     fn arrays_are_tables_and_the_rest_is_pairs() {

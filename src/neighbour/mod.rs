@@ -49,6 +49,7 @@ mod arp;
 mod discovery;
 mod echo;
 mod from_config;
+mod log_lines;
 mod membership;
 mod reason;
 mod resolver;

@@ -11,6 +11,7 @@ use e2d2::wire::MacAddr;
 use e2d2::wire::frame::Kind;
 use netfcts::rate::RateLimiter;
 
+use super::log_lines::NeighbourLog;
 use super::membership::{self, Membership};
 use super::reason::{NeighbourDrop, NeighbourEvent};
 use super::resolver::{Ask, Resolver};
@@ -18,7 +19,7 @@ use super::rounds::{Rounds, announcements, memberships};
 use super::shared::{Learned, News, SharedNeighbours};
 use super::topology::{Interface, NextHop, NextHopId, Topology, is_station};
 use super::{arp, discovery, echo};
-use crate::log_ring::{LogEvent, SharedLog, log_ring};
+use crate::log_ring::{LogEvent, SharedLog};
 
 /// Echo requests that a core answers per second on the average: Linux' `icmp_msgs_per_sec`.
 pub const ECHO_PER_SECOND: u64 = 1000;
@@ -26,10 +27,6 @@ pub const ECHO_PER_SECOND: u64 = 1000;
 pub const ECHO_BURST: u32 = 200;
 /// Most frames of its own that one poll sends: half a burst, so that they never crowd out packets.
 pub const FRAMES_PER_POLL: usize = 16;
-/// Lines that a core logs per second about what others send: more would be a way to fill a disk.
-const LOG_LINES_PER_SECOND: u64 = 1;
-const LOG_LINES_BURST: u32 = 10;
-
 /// What became of a frame.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -78,8 +75,7 @@ pub struct Station {
     leads: Vec<Lead>,
     next_due: Instant,
     echo_limit: RateLimiter,
-    log_limit: RateLimiter,
-    log: SharedLog,
+    log: NeighbourLog,
     counters: Writers,
     readers: NeighbourCounterReader,
 }
@@ -176,8 +172,7 @@ impl Station {
             leads,
             next_due: Instant::ZERO,
             echo_limit: RateLimiter::new(ECHO_PER_SECOND, ECHO_BURST, now),
-            log_limit: RateLimiter::new(LOG_LINES_PER_SECOND, LOG_LINES_BURST, now),
-            log: log_ring(0).0.shared(),
+            log: NeighbourLog::new(now),
             counters: Writers { drops, events },
             readers: NeighbourCounterReader {
                 drops: drops_read,
@@ -203,7 +198,7 @@ impl Station {
 
     /// Sends what is for the log there; without it, there is no log.
     pub fn logging_to(mut self, log: SharedLog) -> Self {
-        self.log = log;
+        self.log.set_ring(log);
         self
     }
 
@@ -261,7 +256,7 @@ impl Station {
                 FRAMES_PER_POLL - sent,
                 &self.topology,
                 &self.shared,
-                (&self.counters, &self.log),
+                (&self.counters, &mut self.log),
                 send,
             );
         }
@@ -320,12 +315,9 @@ impl Station {
 
     /// Someone else speaks as one of our addresses.
     pub(super) fn log_duplicate(&mut self, arrival: Arrival, address: IpAddr, mac: MacAddr) {
-        if self.log_limit.take(arrival.now) {
-            let port = arrival.port;
-            self.log
-                .borrow_mut()
-                .send(LogEvent::DuplicateAddress { address, mac, port });
-        }
+        let port = arrival.port;
+        self.log
+            .send(arrival.now, LogEvent::DuplicateAddress { address, mac, port });
     }
 
     /// Takes what a station says about its own MAC address for what it is worth (RFC 826 "merge", RFC 4861 7.2.5).
@@ -387,15 +379,14 @@ impl Station {
         let (address, port) = (hop.address, hop.port);
         let event = match old {
             None => LogEvent::NeighbourFound { address, mac, port },
-            Some(old) if self.log_limit.take(arrival.now) => LogEvent::NeighbourMoved {
+            Some(old) => LogEvent::NeighbourMoved {
                 address,
                 old,
                 mac,
                 port,
             },
-            Some(_) => return,
         };
-        self.log.borrow_mut().send(event);
+        self.log.send(arrival.now, event);
     }
 }
 
@@ -413,7 +404,7 @@ impl Lead {
         budget: usize,
         topology: &Topology,
         shared: &SharedNeighbours,
-        (counters, log): (&Writers, &SharedLog),
+        (counters, log): (&Writers, &mut NeighbourLog),
         send: &mut dyn FnMut(PortId, &[u8]) -> bool,
     ) -> usize {
         let (port, mac) = (self.resolver.port(), self.mac);
@@ -444,7 +435,7 @@ impl Lead {
         let mut lost = |id| {
             if let Some(hop) = topology.next_hop(id) {
                 let address = hop.address;
-                log.borrow_mut().send(LogEvent::NeighbourLost { address, port });
+                log.send(now, LogEvent::NeighbourLost { address, port });
             }
         };
         let mut ask = |id, ask| {

@@ -1,6 +1,7 @@
-//! The state of a server in a word.
+//! The state of a server in a word, since when and why.
 
-use splice::server_state::CheckFailure;
+use e2d2::time::Instant;
+use splice::server_state::{CheckFailure, Why};
 use splice::standby::{Service, Standby};
 
 use crate::config::{ServerConfig, Standing};
@@ -31,13 +32,59 @@ pub(super) fn check_of(server: &ServerConfig, standby: &Standby) -> Option<&'sta
 }
 
 /// What an operator has to know of a server first.
-pub(super) fn state_in(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> &'static str {
-    match (server.standing, standby.of_server(server.id.0)) {
-        (Standing::Past, _) => PAST,
-        (_, Service::Drained) => DRAINED,
-        (_, Service::InMaintenance) => IN_MAINTENANCE,
-        (_, Service::In) if standby.server(server.id.0).down().is_some() => DOWN,
-        (_, Service::In) => state_of(told, report),
+pub(super) struct State {
+    /// One of the words above.
+    pub(super) word: &'static str,
+    /// Since when.
+    since: Instant,
+    /// Nothing where all is well, or connections are all that is left of it.
+    pub(super) why: Option<&'static str>,
+}
+
+impl State {
+    pub(super) fn of(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> Self {
+        let known = standby.server(server.id.0);
+        let said_at = standby.said_at(server.id.0);
+        let by_operator = Some("operator");
+        let (word, since, why) = match (server.standing, standby.of_server(server.id.0), known.down()) {
+            (Standing::Past, _, _) => (PAST, said_at, None),
+            (_, Service::Drained, _) => (DRAINED, said_at, by_operator),
+            (_, Service::InMaintenance, _) => (IN_MAINTENANCE, said_at, by_operator),
+            (_, Service::In, Some((failure, since))) => (DOWN, since, Some(of_check(failure))),
+            (_, Service::In, None) => match state_of(told, report) {
+                UP => (UP, said_at.max(known.since()), None),
+                out => (out, known.since(), Some(of_calls(known.ejected_by()))),
+            },
+        };
+        Self { word, since, why }
+    }
+
+    /// For how long it has been so.
+    pub(super) fn seconds(&self, report: &Report) -> u64 {
+        report.uptime_ms.saturating_sub(self.since.as_millis()) / 1000
+    }
+}
+
+/// The last thing that went wrong with a server, whatever its state is now: a check, or what it was ejected for.
+pub(super) fn last_failure(server: &ServerConfig, told: &ServerReport, standby: &Standby) -> Option<&'static str> {
+    let known = standby.server(server.id.0);
+    let was_ejected = told.ejected_by_failure + told.ejected_by_silence > 0;
+    let of_calls = || was_ejected.then(|| of_calls(known.ejected_by()));
+    known.failed_check().map(of_check).or_else(of_calls)
+}
+
+fn of_check(failure: CheckFailure) -> &'static str {
+    match failure {
+        CheckFailure::Refused => "check refused",
+        CheckFailure::Unanswered => "check unanswered",
+        CheckFailure::Wrong => "check wrong",
+    }
+}
+
+fn of_calls(why: Why) -> &'static str {
+    match why {
+        Why::Failure => "calls failed",
+        Why::Silence => "calls unanswered",
     }
 }
 

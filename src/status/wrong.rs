@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::state::{DOWN, DRAINED, IN_MAINTENANCE, OUT, PAST, UP, check_of, state_in};
+use super::state::{DOWN, DRAINED, IN_MAINTENANCE, OUT, PARTLY_OUT, PAST, State, UP};
 use crate::config::Standing;
 use crate::engine::{NotReady, Watch};
 use crate::report::Report;
@@ -61,11 +61,11 @@ pub(super) fn list(report: &Report, watch: &Watch) -> Value {
 fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
     let (config, standby) = (watch.config(), watch.standby());
     let servers = config.servers().iter().zip(&report.servers);
-    let states: Vec<&str> = servers
-        .map(|(server, told)| state_in(server, told, report, &standby))
+    let states: Vec<State> = servers
+        .map(|(server, told)| State::of(server, told, report, &standby))
         .collect();
     let takes_none = |server: usize| {
-        let state = states.get(server).copied().unwrap_or(UP);
+        let state = states.get(server).map_or(UP, |state| state.word);
         [OUT, DOWN, DRAINED, IN_MAINTENANCE].contains(&state)
     };
     let pools = config.pools().iter().filter(|pool| pool.standing == Standing::InFile);
@@ -81,18 +81,19 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
         let more = passed_over.len() - MOST_NAMED;
         found.critical.push(format!("{more} more pools have no server either"));
     }
-    let told = config.servers().iter().zip(&report.servers).zip(states);
+    let told = config.servers().iter().zip(&report.servers).zip(&states);
     let out: Vec<_> = told
-        .filter(|((server, _), state)| server.standing == Standing::InFile && ![UP, PAST].contains(state))
+        .filter(|((server, _), state)| server.standing == Standing::InFile && ![UP, PAST].contains(&state.word))
         .collect();
     for ((server, told), state) in out.iter().take(MOST_NAMED) {
-        let seconds = report.uptime_ms.saturating_sub(told.since_ms) / 1000;
-        let since = match *state {
-            DRAINED | IN_MAINTENANCE => String::new(),
-            DOWN => format!("; its checks are {}", check_of(server, &standby).unwrap_or_default()),
-            _ => format!(" for {seconds} s; {} of {} calls failed", told.failures, told.calls),
+        let why = match state.word {
+            OUT | PARTLY_OUT => format!(" ({} of {} so far failed)", told.failures, told.calls),
+            _ => String::new(),
         };
-        found.warnings.push(format!("server {}: {state}{since}", server.name));
+        let (word, seconds, by) = (state.word, state.seconds(report), state.why.unwrap_or_default());
+        found
+            .warnings
+            .push(format!("server {}: {word} for {seconds} s, {by}{why}", server.name));
     }
     if out.len() > MOST_NAMED {
         found

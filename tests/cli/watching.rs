@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use proxyengine::config::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -106,6 +107,17 @@ fn a_change_of_a_list_holds_as_a_whole_or_not_at_all() {
     assert_eq!((code(&ctl(&["add", "noticed"], &prefixes(250))), entries()), (0, 250));
     assert_eq!((code(&ctl(&["del", "noticed"], &wrong)), entries()), (1, 250));
     assert_eq!((code(&ctl(&["del", "noticed"], &prefixes(60))), entries()), (0, 190));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+#[test]
+fn the_configuration_is_shown_as_a_file_that_says_the_same() {
+    let (place, program) = served();
+    let shown = place.output(&["ctl", "--socket", &socket(&place), "show", "config"]);
+    let shown = String::from_utf8(shown.stdout).expect("text");
+    let read = Config::parse(&shown, "shown").expect("a configuration");
+    assert_eq!(read, Config::load(place.path("engine.toml")).expect("a configuration"));
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
 }

@@ -385,23 +385,23 @@ fn when_all_are_down_they_are_called_all_the_same() {
 #[test]
 fn a_server_that_is_drained_is_checked_all_the_same() {
     let mut farm = Farm::new(&checked(DEFAULT));
-    farm.bench.standby.set_server(0, Service::Drained);
+    farm.bench.standby.set_server(0, Service::Drained, Instant::ZERO);
     farm.run(Duration::from_secs(3));
     assert_eq!(farm.syns_to(0).len(), 3);
     assert_eq!(farm.picks_elsewhere(), [1, 2]);
     farm.moods[0] = Mood::Refusing;
     farm.time_until(true);
-    farm.bench.standby.set_server(0, Service::In);
+    farm.bench.standby.set_server(0, Service::In, Instant::ZERO);
     assert_eq!(farm.picks_elsewhere(), [1, 2]);
 }
 
 #[test]
 fn a_server_in_maintenance_is_not_checked_until_it_is_back() {
     let mut farm = Farm::new(&checked(DEFAULT));
-    farm.bench.standby.set_server(0, Service::InMaintenance);
+    farm.bench.standby.set_server(0, Service::InMaintenance, Instant::ZERO);
     farm.run(Duration::from_secs(3));
     assert_eq!((farm.syns_to(0).len(), farm.syns_to(1).len()), (0, 3));
-    farm.bench.standby.set_server(0, Service::In);
+    farm.bench.standby.set_server(0, Service::In, Instant::ZERO);
     farm.run(Duration::from_secs(3));
     assert_eq!(farm.syns_to(0).len(), 3);
 }

@@ -3,6 +3,7 @@
 use crate::checks::{DEFAULT, Farm, Mood, SECOND, checked, millis};
 use crate::harness::{CONFIG, only, spliced};
 use crate::probes::{ABLE, number, syn_ack};
+use e2d2::time::Instant;
 use splice::CheckEvent;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -75,7 +76,7 @@ fn a_server_that_is_gone_is_checked_no_more_and_one_that_comes_is() {
     }
     reload(&mut farm, &without);
     assert!(farm.bench.forget_past(|_| None), "in the middle of its check");
-    farm.bench.standby.forget_server(1);
+    farm.bench.standby.forget_server(1, Instant::ZERO);
     farm.syns.clear();
     farm.run(Duration::from_secs(3));
     assert!(farm.syns_to(1).is_empty());

@@ -2,6 +2,7 @@
 
 use crate::graph_bench::GraphBench;
 use crate::harness::{Bench, CONFIG, Client, Server, only, spliced};
+use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use proxyengine::commands::{Closing, PACE, Purpose, Visit, Visited};
 use proxyengine::config::ServerId;
@@ -354,7 +355,7 @@ fn a_closing_ends_connections_evenly_over_its_time_and_no_others() {
         over: second,
     };
     assert_eq!(closed(&mut bench, nothing, second), [0]);
-    bench.core.standby.set_server(0, Service::Drained);
+    bench.core.standby.set_server(0, Service::Drained, Instant::ZERO);
     bench.core.standby.close_server(0, 1);
     let closing = Closing {
         number: 1,

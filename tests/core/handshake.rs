@@ -1,6 +1,7 @@
 //! Listeners that bind at the handshake: the server speaks first.
 
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
+use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{Cause, Side};
 use splice::Usage;
@@ -142,7 +143,7 @@ fn a_syn_ack_that_was_reset_is_not_sent_again() {
 #[test]
 fn data_that_comes_with_the_handshake_is_counted_where_there_is_no_server() {
     let mut bench = bench();
-    (0..8).for_each(|server| bench.standby.set_server(server, Service::Drained));
+    (0..8).for_each(|server| bench.standby.set_server(server, Service::Drained, Instant::ZERO));
     let mut client = Client::new(40000);
     let syn_ack = only(bench.receive(&client.syn()));
     client.take_syn_ack(&syn_ack);

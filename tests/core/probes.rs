@@ -3,6 +3,7 @@
 use crate::harness::{Bench, CONFIG, Client, Server, nothing, only};
 use crate::reload;
 use e2d2::port::PortId;
+use e2d2::time::Instant;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use proxyengine::config::ServerId;
 use splice::ProbeEvent;
@@ -114,12 +115,12 @@ fn every_server_is_asked_once_and_then_left_alone() {
 #[test]
 fn a_server_in_maintenance_is_not_asked_until_it_is_back() {
     let mut bench = Bench::probing(CONFIG);
-    bench.standby.set_server(1, Service::InMaintenance);
+    bench.standby.set_server(1, Service::InMaintenance, Instant::ZERO);
     let asked: Vec<usize> = probes(&mut bench).iter().map(number).collect();
     assert_eq!(asked, [0, 2, 3, 4, 5]);
     let later = bench.wait(Duration::from_secs(600));
     assert!(!later.is_empty() && later.iter().all(|syn| number(syn) != 1));
-    bench.standby.set_server(1, Service::Drained);
+    bench.standby.set_server(1, Service::Drained, Instant::ZERO);
     let syns = bench.wait(Duration::from_secs(2));
     assert!(syns.iter().any(|syn| number(syn) == 1), "who is drained is asked");
     // What is under way ends, and gives its port back.

@@ -342,7 +342,44 @@ impl Served {
 }
 
 #[test]
-fn clients_are_shown_over_tcp_only_if_the_file_says_so() {
+fn a_server_is_shown_with_why_and_since_its_last_change() {
+    let served = Served::start("proxy-since");
+    std::thread::sleep(Duration::from_millis(2_100));
+    let server = || served.ask("servers").1[0].clone();
+    let for_s = |server: &Value| server["for_s"].as_u64().expect("a number");
+    let before = server();
+    assert!(
+        before["state"] == "up" && before["why"].is_null() && for_s(&before) >= 2,
+        "{before}"
+    );
+    for (change, state, why) in [
+        ("drain/server/one", "drained", Value::from("operator")),
+        ("maint/server/one", "maint", Value::from("operator")),
+        ("ready/server/one", "up", Value::Null),
+    ] {
+        assert_eq!(served.change(change).0, 200);
+        let after = server();
+        assert!(
+            after["state"] == state && after["why"] == why && for_s(&after) < 2,
+            "{after}"
+        );
+        assert!(after["last_failure"].is_null(), "{after}");
+    }
+    served.end();
+}
+
+#[test]
+fn the_configuration_is_shown_over_the_socket() {
+    let served = Served::start("proxy-shows-config");
+    let (status, config) = served.ask("config");
+    assert_eq!(status, 200);
+    assert_eq!(config["listener"][0]["name"], "web");
+    assert_eq!(config["pool"][0]["servers"][0]["name"], "one");
+    served.end();
+}
+
+#[test]
+fn clients_are_shown_over_tcp_only_if_the_file_says_so_and_the_configuration_never() {
     let asked = |bench: Bench| {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let http = control::http::Endpoint::Tcp(free.local_addr().expect("bound"));
@@ -355,6 +392,8 @@ fn clients_are_shown_over_tcp_only_if_the_file_says_so() {
         bench.open(Station::new(5, "10.0.0.5:50000"));
         let ask = |path: &str| control::http::client::ask(&http, "GET", path).expect("an answer");
         let answers = [ask("/api/v1/connections"), ask("/api/v1/list?list=none")];
+        let config = ask("/api/v1/config");
+        assert!(config.0 == 403 && !config.1.contains("one"), "{config:?}");
         drop(running);
         assert_in_order(&bench.engine.shutdown());
         answers

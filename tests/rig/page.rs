@@ -26,12 +26,12 @@ struct View {
 const VIEWS: [View; 4] = [
     View {
         name: "page-light",
-        size: (1000, 415),
+        size: (1000, 496),
         scheme: 1,
     },
     View {
         name: "page-dark",
-        size: (1000, 415),
+        size: (1000, 496),
         scheme: 0,
     },
     View {

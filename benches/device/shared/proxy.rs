@@ -47,7 +47,7 @@ impl DeviceUnderTest for ProxyDevice {
             if let (true, Some(reloads), Some(began)) = (followed, &mut self.reloads, began) {
                 reloads.note(used_by_thread().saturating_sub(began));
             }
-            shown.write_if_due(now, &Usage::default(), &*self.program);
+            shown.write_if_due(now, &mut Usage::default(), &*self.program);
         }
         let after = self.program.packets();
         let before = std::mem::replace(&mut self.before, after);

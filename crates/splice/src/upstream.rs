@@ -36,14 +36,14 @@ use choice::Pool;
 use e2d2::counters::Counters;
 use e2d2::time::Instant;
 use ejection::Memberships;
+use health::Health;
 pub use health::ServerHealth;
-use health::{Health, Why};
 
 use crate::base::difference::MOST_SERVERS;
 use crate::base::ids::{PoolId, ServerId};
 use crate::base::limit::{Limited, Limits};
 use crate::base::meter::CoreMeters;
-use crate::base::server_state::{ServerState, ServerWord};
+use crate::base::server_state::{ServerState, ServerWord, Why};
 use crate::base::settings::{HashKey, Seeker, UpstreamServer, UpstreamSettings};
 use crate::base::standby::Standby;
 

@@ -139,7 +139,7 @@ impl Watch {
         match numbers(&self.config(), subject)? {
             Numbers::Servers(servers) => servers
                 .into_iter()
-                .for_each(|server| standby.set_server(server, service)),
+                .for_each(|server| standby.set_server(server, service, self.now())),
             Numbers::Listener(listener) => standby.set_listener(listener, service),
             Numbers::Engine => standby.set_engine(service),
         }
@@ -162,7 +162,7 @@ impl Watch {
         let standby = &self.shared.standby;
         for (of, service) in config.servers().iter().zip(services.servers) {
             if of.standing == Standing::InFile && standby.of_server(of.id.0) != service {
-                standby.set_server(of.id.0, service);
+                standby.set_server(of.id.0, service, self.now());
             }
         }
         for (of, service) in config.listeners().iter().zip(services.listeners) {
@@ -184,8 +184,8 @@ impl Watch {
     ) -> CameBack {
         let standby = &self.shared.standby;
         for &server in &difference.new_servers {
-            standby.forget_server(server);
-            standby.set_server(server, services.servers[usize::from(server)]);
+            standby.forget_server(server, self.now());
+            standby.set_server(server, services.servers[usize::from(server)], self.now());
         }
         for &(listener, _) in &difference.new_listeners {
             // A closing that has had this number is over.
@@ -201,7 +201,7 @@ impl Watch {
         for (before, now) in before.servers().iter().zip(config.servers()) {
             if comes_back(before.standing, now.standing) {
                 came_back.servers.push((now.id.0, standby.of_server(now.id.0)));
-                standby.set_server(now.id.0, services.servers[now.id.index()]);
+                standby.set_server(now.id.0, services.servers[now.id.index()], self.now());
             }
         }
         for (before, now) in before.listeners().iter().zip(config.listeners()) {
@@ -217,7 +217,7 @@ impl Watch {
     pub(in crate::engine) fn go_back(&self, came_back: &CameBack) {
         let standby = &self.shared.standby;
         for &(server, service) in &came_back.servers {
-            standby.set_server(server, service);
+            standby.set_server(server, service, self.now());
         }
         for &(listener, service) in &came_back.listeners {
             standby.set_listener(listener, service);
@@ -228,7 +228,7 @@ impl Watch {
     pub(in crate::engine) fn end(&self, config: &Config, difference: &Difference) {
         let standby = &self.shared.standby;
         for &server in &difference.past_servers {
-            standby.forget_server(server);
+            standby.forget_server(server, self.now());
         }
         for &server in &difference.checks {
             if config.servers()[usize::from(server)].check.is_none() {

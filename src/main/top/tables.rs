@@ -93,6 +93,7 @@ pub(super) static TABLES: [Table; 6] = [
             column("byte p50", "first_byte_ms_p50", Kind::Millis),
             column("p99 ms", "first_byte_ms_p99", Kind::Millis),
             column("ejected", "ejections", Kind::Count),
+            column("why", "why", Kind::Text),
             column("address", "address", Kind::Text),
             column("pools", "pools", Kind::Text),
         ],
@@ -167,6 +168,7 @@ pub(super) static TABLES: [Table; 6] = [
         columns: &[
             column("core", "core", Kind::Count),
             column("load %", "busy_ms", Kind::Load),
+            column("longest µs", "longest_round_us", Kind::Count),
             column("open", "open", Kind::Count),
             column("received/s", "received", Kind::Rate),
             column("sent/s", "sent", Kind::Rate),

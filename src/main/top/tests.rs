@@ -17,6 +17,7 @@ use super::tables::{Order, Severity, TABLES, duration, short};
 fn server(name: &str, state: &str, calls: u64, failures: u64) -> Value {
     json!({
         "name": name, "pools": "web", "address": format!("10.0.0.{}:8080", name.len()), "state": state, "for_s": 4000,
+        "why": match state { "out" => Some("calls failed"), "drained" => Some("operator"), _ => None }, "last_failure": null,
         "open": calls / 10, "calls": calls, "failures": failures, "ejections": failures / 3, "mss": 1460,
         "connect_ms_p50": 0.192, "connect_ms_p99": 12.5, "first_byte_ms_p50": null, "first_byte_ms_p99": 130.0,
     })
@@ -36,7 +37,7 @@ fn status(turn: u64) -> Value {
     let core = |core: u64| {
         json!({
             "core": core, "open": 406, "busy_rounds": 1_000_000 + 90_000 * turn, "idle_rounds": 5_000_000 * turn,
-            "busy_ms": 700 + 826 * turn, "received": 90_000 + 41_000 * turn, "sent": 90_000 + 40_900 * turn, "dropped": 90 * turn,
+            "busy_ms": 700 + 826 * turn, "longest_round_us": 48, "received": 90_000 + 41_000 * turn, "sent": 90_000 + 40_900 * turn, "dropped": 90 * turn,
         })
     };
     let drop = |group, reason, count| json!({ "group": group, "reason": reason, "count": count, "loss": reason != "consumed" });
@@ -45,7 +46,7 @@ fn status(turn: u64) -> Value {
         "not_ready": null,
         "wrong": [
             { "severity": "critical", "sentence": "port left: its link is down" },
-            { "severity": "warning", "sentence": "server b-three: out for 4000 s; 60 of 9000 calls failed" },
+            { "severity": "warning", "sentence": "server b-three: out for 4000 s, calls failed (60 of 9000 so far failed)" },
         ],
         "servers": [
             server("a-one", "up", 5_000 + 1_500 * turn, 0),

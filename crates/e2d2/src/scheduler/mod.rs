@@ -111,6 +111,8 @@ pub struct Usage {
     pub asleep: Duration,
     /// How often it went to sleep.
     pub sleeps: u64,
+    /// The longest round since it was [taken](Self::take_longest) last.
+    pub longest: Duration,
 }
 
 impl Usage {
@@ -118,12 +120,18 @@ impl Usage {
     #[inline]
     pub fn add_round(&mut self, duration: Duration, work: Work) {
         self.rounds += 1;
+        self.longest = self.longest.max(duration);
         if work.is_none() {
             self.spinning += duration;
         } else {
             self.busy_rounds += 1;
             self.busy += duration;
         }
+    }
+
+    /// The longest round since this was asked last.
+    pub fn take_longest(&mut self) -> Duration {
+        core::mem::take(&mut self.longest)
     }
 
     /// Accounts a sleep that took `duration`.
@@ -201,11 +209,11 @@ impl Scheduler {
     /// `commands` is called once per round, before it, with the time and the usage so far: it looks into a channel and
     /// publishes numbers. It is part of the packet path, so it must not block, and cost a few cycles when nothing is
     /// asked for. A core that sleeps looks at `stop` and at its commands when it wakes: after 500 µs at the latest.
-    pub fn run(&mut self, clock: &Clock, stop: &AtomicBool, mut commands: impl FnMut(Instant, &Usage)) {
+    pub fn run(&mut self, clock: &Clock, stop: &AtomicBool, mut commands: impl FnMut(Instant, &mut Usage)) {
         affinity::ask_for_precise_sleeps();
         let mut start = clock.now();
         while !stop.load(Ordering::Relaxed) {
-            commands(start, &self.usage);
+            commands(start, &mut self.usage);
             let work = self.round(start);
             let end = clock.now();
             self.usage.add_round(end - start, work);

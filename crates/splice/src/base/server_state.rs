@@ -10,6 +10,7 @@
 //!          4      live calls to it are overdue, and it has answered none since
 //!          5      it was to be ejected, but too few would have been left
 //!          6      the operator wants it to be asked nothing, either
+//!          7      it was ejected last because calls were overdue, not because they had failed
 //!          8–15   checks in a row that contradict what bit 1 says, as a number
 //!          16–25  live calls that have failed in a row, as a number
 //!          26–63  until when it is ejected, in ms; 0 if it is not
@@ -39,6 +40,7 @@ const STREAK: u64 = 0xff << STREAK_SHIFT;
 const OVERDUE: u64 = 1 << 4;
 const KEPT: u64 = 1 << 5;
 const IN_MAINTENANCE: u64 = 1 << 6;
+const SILENT: u64 = 1 << 7;
 const FAILURES_SHIFT: u32 = 16;
 const FAILURES: u64 = 0x3ff << FAILURES_SHIFT;
 const UNTIL_SHIFT: u32 = 26;
@@ -107,6 +109,15 @@ pub enum CheckNews {
     Down,
     /// It is no longer.
     Up,
+}
+
+/// Why a server is ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Calls have failed.
+    Failure,
+    /// Calls are overdue.
+    Silence,
 }
 
 /// That a server has been ejected.
@@ -233,13 +244,26 @@ impl ServerState<'_> {
 
     /// If its checks say that the server is down: how the last of them that failed has failed, and since when it is.
     pub fn down(&self) -> Option<(CheckFailure, Instant)> {
-        let word = self.word();
-        let failure = match word.0 & REASON {
-            reason if reason == 1 << REASON_SHIFT => CheckFailure::Refused,
-            reason if reason == 3 << REASON_SHIFT => CheckFailure::Wrong,
-            _ => CheckFailure::Unanswered,
-        };
-        word.is_down().then(|| (failure, self.since()))
+        let is_down = self.word().is_down();
+        is_down.then(|| (self.failed_check().unwrap_or(CheckFailure::Unanswered), self.since()))
+    }
+
+    /// How its last check that failed has failed, if none of its ejections was later.
+    pub fn failed_check(&self) -> Option<CheckFailure> {
+        match (self.word().0 & REASON) >> REASON_SHIFT {
+            0 => None,
+            1 => Some(CheckFailure::Refused),
+            2 => Some(CheckFailure::Unanswered),
+            _ => Some(CheckFailure::Wrong),
+        }
+    }
+
+    /// Why it was ejected last, if it ever was.
+    pub fn ejected_by(&self) -> Why {
+        match self.word().0 & SILENT {
+            0 => Why::Failure,
+            _ => Why::Silence,
+        }
     }
 
     /// Whether it is ejected or kept.
@@ -248,7 +272,7 @@ impl ServerState<'_> {
     }
 
     /// Since when it is out, or down, or neither.
-    pub(crate) fn since(&self) -> Instant {
+    pub fn since(&self) -> Instant {
         Instant::from_millis(self.0[TIMES].load(Ordering::Relaxed) >> EJECTED_FOR_BITS)
     }
 
@@ -343,6 +367,7 @@ impl ServerState<'_> {
     /// was until this time. Nothing if that is no longer so.
     pub(crate) fn eject(
         &self,
+        why: Why,
         trial: Option<u64>,
         (first, longest): (Duration, Duration),
         now: Instant,
@@ -351,7 +376,10 @@ impl ServerState<'_> {
         let until = milliseconds_up(now + ejected_for);
         let ejected = |word: u64| {
             let is_so = ServerWord(word).until() == trial.unwrap_or(0);
-            is_so.then_some(word & !OF_CALLS | until << UNTIL_SHIFT)
+            // What holds it down is told for as long as it does.
+            let failed_check = if ServerWord(word).is_down() { 0 } else { REASON };
+            let silent = if why == Why::Silence { SILENT } else { 0 };
+            is_so.then_some(word & !(OF_CALLS | SILENT | failed_check) | silent | until << UNTIL_SHIFT)
         };
         // Who counts those that are ejected after this sees it, or is seen.
         let before = self.0[WORD]

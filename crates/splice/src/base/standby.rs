@@ -6,7 +6,8 @@ use crate::base::difference::{MOST_LISTENERS, MOST_SERVERS};
 use crate::base::limit::Limited;
 use crate::base::meter::{Metered, Meters};
 use crate::base::server_state::{ServerState, ServerStates};
-use std::sync::atomic::{AtomicU8, Ordering};
+use e2d2::time::Instant;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Whether a server, a listener or the engine takes new connections.
@@ -32,6 +33,8 @@ pub struct Standby {
     servers: ServerStates,
     /// By server: the number of a closing, or 0.
     closings: Box<[AtomicU8]>,
+    /// By server: since when what an operator has said of it holds, or nothing is known of it, in ms.
+    said_at: Box<[AtomicU64]>,
     listeners: Box<[Word]>,
     engine: Word,
     /// The counts over all cores.
@@ -72,6 +75,7 @@ impl Default for Standby {
         Standby {
             servers: ServerStates::default(),
             closings: bytemuck::zeroed_slice_box(MOST_SERVERS),
+            said_at: bytemuck::zeroed_slice_box(MOST_SERVERS),
             listeners: (0..MOST_LISTENERS).map(|_| Word::default()).collect(),
             engine: Word::default(),
             meters: Arc::default(),
@@ -154,7 +158,10 @@ impl Standby {
     }
 
     /// Takes a server out of service, or back; a closing of it is over.
-    pub fn set_server(&self, server: u16, service: Service) {
+    pub fn set_server(&self, server: u16, service: Service, now: Instant) {
+        if self.of_server(server) != service {
+            self.note_said(server, now);
+        }
         self.server(server).set_service(service);
         if service == Service::In {
             self.close_server(server, 0);
@@ -162,9 +169,24 @@ impl Standby {
     }
 
     /// The number of a server is another's from now on, or nobody's: it is in service, and nothing is known of it.
-    pub fn forget_server(&self, server: u16) {
+    pub fn forget_server(&self, server: u16, now: Instant) {
         self.close_server(server, 0);
         self.server(server).forget();
+        self.note_said(server, now);
+    }
+
+    fn note_said(&self, server: u16, now: Instant) {
+        if let Some(said_at) = self.said_at.get(usize::from(server)) {
+            said_at.store(now.as_millis(), Ordering::Relaxed);
+        }
+    }
+
+    /// Since when what an operator has said of a server holds, or the server has its number.
+    pub fn said_at(&self, server: u16) -> Instant {
+        let said_at = self.said_at.get(usize::from(server));
+        said_at.map_or(Instant::ZERO, |said_at| {
+            Instant::from_millis(said_at.load(Ordering::Relaxed))
+        })
     }
 
     /// Takes a listener out of service, or back.

@@ -24,6 +24,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             passed_syns: self.rooms.handshake.forwarded_syns.len(),
             flows: self.rooms.flows.len(),
             held: self.rooms.reassembly.in_use(),
+            held_bytes: self.rooms.reassembly.bytes_in_use(),
             debts: self.rooms.rtx.len(),
             inspected: self.rooms.inspections.len(),
             watched: self.rooms.legs.len(),
@@ -176,6 +177,8 @@ pub struct Usage {
     pub flows: usize,
     /// Blocks of held bytes.
     pub held: usize,
+    /// Bytes of these blocks, with what is known of them.
+    pub held_bytes: usize,
     /// Connections that owe their server something.
     pub debts: usize,
     /// Inspected connections.

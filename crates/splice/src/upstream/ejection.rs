@@ -10,9 +10,9 @@
 
 use e2d2::time::Instant;
 
-use super::health::Why;
 use super::{CallEvent, Upstream};
 use crate::base::ids::ServerId;
+use crate::base::server_state::Why;
 use crate::base::settings::{PoolSettings, UpstreamSettings};
 
 /// The pools that each server is in.

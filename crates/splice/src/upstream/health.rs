@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use e2d2::time::Instant;
 
-use crate::base::server_state::{Ejection, ServerState};
+use crate::base::server_state::{Ejection, ServerState, Why};
 use crate::base::settings::UpstreamServer;
 
 /// The longest time that failures pass a server over for, unless `eject_for` is longer.
@@ -64,15 +64,6 @@ struct Trial {
     since: Instant,
     /// Until when it keeps others from trying, as the state has it: with another time it is another's.
     until: u64,
-}
-
-/// Why a server is ejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// Calls have failed.
-    Failure,
-    /// Calls are overdue.
-    Silence,
 }
 
 impl Health {
@@ -197,7 +188,7 @@ impl Health {
             Why::Silence => (FIRST_SILENCE.min(settings.eject_for), settings.eject_for),
         };
         let trial = self.trial.take().map(|trial| trial.until);
-        state.eject(trial.filter(|until| state.is_ejected_until(*until)), times, now)
+        state.eject(why, trial.filter(|until| state.is_ejected_until(*until)), times, now)
     }
 
     /// That is counted.

@@ -79,3 +79,35 @@ fn answers_are_noted_now_and_then() {
     state.forget();
     assert_eq!(state.answered_at(), Instant::ZERO);
 }
+
+#[test]
+fn why_a_server_is_out_and_what_failed_last_is_known() {
+    let states = ServerStates::default();
+    let state = states.of(0);
+    let times = (Duration::from_secs(1), Duration::from_secs(8));
+    assert_eq!(state.failed_check(), None);
+    news(state, &[UNANSWERED]);
+    assert_eq!(state.failed_check(), Some(CheckFailure::Unanswered));
+    assert!(state.eject(Why::Silence, None, times, NOW).is_some());
+    assert_eq!(
+        (state.ejected_by(), state.failed_check()),
+        (Why::Silence, None),
+        "the later of both"
+    );
+    state.note_answer(NOW);
+    assert_eq!(state.ejected_by(), Why::Silence, "it is known on");
+    assert!(state.eject(Why::Failure, None, times, NOW).is_some());
+    news(state, &[REFUSED; 3]);
+    assert_eq!(state.ejected_by(), Why::Failure);
+    assert_eq!(state.down(), Some((CheckFailure::Refused, NOW)));
+    assert!(
+        state
+            .eject(Why::Silence, Some(state.word().until()), times, NOW)
+            .is_some()
+    );
+    assert_eq!(
+        state.down(),
+        Some((CheckFailure::Refused, NOW)),
+        "what holds it down is told on"
+    );
+}

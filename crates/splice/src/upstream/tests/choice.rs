@@ -157,7 +157,7 @@ fn the_mean_is_that_of_the_servers_that_may_be_asked() {
             for server in 0..out {
                 let standby = &cores[0].standby;
                 match server % 3 {
-                    0 => standby.set_server(server, Service::Drained),
+                    0 => standby.set_server(server, Service::Drained, Instant::ZERO),
                     _ => check_fails(standby, server, true, NOW),
                 }
             }
@@ -275,7 +275,7 @@ fn when_too_few_are_fit_all_are_asked() {
         check_fails(&standby, 0, false, NOW);
         _ = reached(&mut upstream, NOW);
         check_fails(&standby, 1, true, NOW);
-        standby.set_server(0, Service::Drained);
+        standby.set_server(0, Service::Drained, Instant::ZERO);
         _ = reached(&mut upstream, NOW);
         assert_eq!(
             reached(&mut upstream, NOW),
@@ -289,7 +289,7 @@ fn when_too_few_are_fit_all_are_asked() {
 fn servers_that_are_drained_cause_no_panic() {
     for policy in POLICIES {
         let (mut upstream, standby) = with_panic(policy, 5, 50);
-        (0..3).for_each(|server| standby.set_server(server, Service::Drained));
+        (0..3).for_each(|server| standby.set_server(server, Service::Drained, Instant::ZERO));
         check_fails(&standby, 3, true, NOW);
         _ = reached(&mut upstream, NOW);
         // One of two is 50 per cent.

@@ -103,7 +103,7 @@ impl Pool {
                 } else {
                     Service::In
                 };
-                self.standby.set_server(number, service);
+                self.standby.set_server(number, service, Instant::ZERO);
             }
             1 | 2 => {
                 known.is_down = !known.is_down;
