@@ -207,12 +207,22 @@ impl Config {
     /// # Errors
     /// As [`Config::reload`].
     pub fn with_answers(&self, answers: &Answers) -> Result<(Config, Difference), ConfigError> {
-        let Some(origin) = self.origin.0.clone() else {
-            return Ok((self.clone(), Difference::default()));
+        let other = self.answered(self, answers)?;
+        Ok(other.unwrap_or_else(|| (self.clone(), Difference::default())))
+    }
+
+    /// A version that goes on from this one, made again with these answers, of its file and its lists as they were read; nothing if it
+    /// asks nothing.
+    ///
+    /// # Errors
+    /// As [`Config::reload`].
+    pub fn answered(&self, new: &Config, answers: &Answers) -> Result<Option<(Config, Difference)>, ConfigError> {
+        let Some(origin) = new.origin.0.clone() else {
+            return Ok(None);
         };
         let mut outside = Outside::new(answers, Some(self));
-        outside.lists = Some(&self.lists);
-        self.go_on((&origin.0, &origin.1), outside)
+        outside.lists = Some(&new.lists);
+        self.go_on((&origin.0, &origin.1), outside).map(Some)
     }
 
     /// Another version of the file, or of the answers, whose numbers go on from this one's.
