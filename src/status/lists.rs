@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use control::http::Answer;
 use serde_json::{Value, json};
 
-use super::Doors;
 use super::query;
 use crate::config::{Changed, Config, ListChange};
 use crate::guard::prefix;
@@ -33,22 +31,11 @@ pub(super) fn list(config: &Config) -> Value {
     config.lists().iter().map(row).collect()
 }
 
-/// Does a change.
-///
-/// # Errors
-/// The answer that says why not.
-pub(super) fn change(adds: bool, query: &str, doors: Option<&Doors>) -> Result<(), Answer> {
-    let refused = |status, reason: String| Answer::refusal(status, &(reason + "\n"));
-    let (name, change) = read(adds, query).map_err(|sentence| refused(400, sentence))?;
-    let doors = doors.ok_or_else(|| refused(405, "the configuration stays as it is".to_owned()))?;
-    (doors.list)(&name, change).map_err(|reason| refused(409, reason))
-}
-
 /// A change, as a query says it: `list=`, `prefix=` with commas between several, and to add `class=` and `seconds=`.
 ///
 /// # Errors
 /// A sentence.
-fn read(adds: bool, query: &str) -> Result<(String, ListChange), String> {
+pub(super) fn read(adds: bool, query: &str) -> Result<(String, ListChange), String> {
     let (mut name, mut prefixes, mut class, mut until) = (None, Vec::new(), String::new(), None);
     query::read(query, &["prefix"], |key, value| {
         match key {

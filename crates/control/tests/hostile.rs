@@ -26,6 +26,10 @@ fn handler(request: &Request<'_>) -> Answer {
             std::thread::sleep(REQUEST_TIME + Duration::from_millis(500));
             Answer::text("slow")
         }
+        ("GET", "/beside", _) => Answer::beside(|| {
+            std::thread::sleep(REQUEST_TIME);
+            Answer::refusal(409, "at last")
+        }),
         ("GET", "/who", Peer::Local { uid }) => Answer::text(uid.to_string()),
         ("GET", "/endless", _) => Answer::stream("text/plain", |mut body| {
             while !body.is_enough() && body.send(b"again\n").is_ok() {
@@ -308,4 +312,15 @@ fn nobody_is_closed_unread_for_what_others_have_asked() {
     for stream in [waiting, slow] {
         assert!(rest(stream).starts_with(b"HTTP/1.1 200"));
     }
+}
+
+#[test]
+fn others_are_served_while_an_answer_is_made_beside() {
+    let (_server, address) = server();
+    let begin = Instant::now();
+    let long = std::thread::spawn(move || client::ask(&Endpoint::Tcp(address), "GET", "/beside").expect("an answer"));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(who(address), (200, "network".to_owned()));
+    assert!(begin.elapsed() < REQUEST_TIME);
+    assert_eq!(long.join().expect("asked"), (409, "at last".to_owned()));
 }

@@ -9,8 +9,8 @@
 //! The `Host` of a request over TCP has to be an IP address, `localhost`, or a name that the server is told
 //! ([`Server::allow_hosts`]): a web page cannot make a browser read what is here under a name of its own (DNS rebinding).
 //!
-//! An answer may go on for as long as there is something to say ([`Answer::stream`]): it has a thread of its own and no place among
-//! those. Who lets it begin says how many there may be.
+//! An answer may go on for as long as there is something to say ([`Answer::stream`]), or take long to make ([`Answer::beside`]): it has
+//! a thread of its own and no place among those. Who lets it begin says how many there may be.
 //!
 //! A request with a body is refused: RFC 9110 15.5.14 (413). The answer to `HEAD` is that to `GET` without its body.
 
