@@ -19,13 +19,14 @@
 //! | `POST /api/v1/announce/{on,off}` | answer for listeners' addresses, or leave them to another engine |
 //! | `POST /api/v1/reset` | forget what was changed here: all that is kept in the [journal](crate::journal) |
 //! | `POST /api/v1/capture` | a pcapng file, as long as somebody reads it ([`capture`](crate::capture)) |
-//! | `/api/v1/diff` | what a reload would change, or why it would be refused |
+//! | `/api/v1/diff` | what a reload would change, or why it would be refused; for those who may change something |
 //! | `POST /api/v1/reload` | as SIGHUP; answers when all cores have it, or 409 with the reason |
 //! | `POST /api/v1/{drain,maint,ready}/{server,pool,listener}/NAME`, `…/engine` | no new connections, or again ([`service`]) |
 //!
 //! What is posted changes something: for root and the engine's own user, over a Unix socket. Packet threads do nothing but
 //! for connections, which they look at a few at a time ([`commands`](crate::commands)); for the rest see [`Watch`].
 
+mod change;
 pub(crate) mod connections;
 mod legs;
 mod limits;
@@ -42,6 +43,7 @@ mod wrong;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use control::http::{Answer, Hosts, Peer, Request, Running, Server};
 use e2d2::counters::Reason as _;
@@ -51,12 +53,11 @@ use splice::drop_reason::DropReason;
 use splice::tally::ListenerTally;
 
 use crate::config::{ControlConfig, ListenerConfig, Standing};
-use crate::engine::{NotReady, Watch, steering};
-use crate::journal::{Change, Journal};
+use crate::engine::{NotReady, Watch};
+use crate::journal::Journal;
 use crate::log_levels::LogLevels;
 use crate::neighbour::NextHop;
 use crate::report::{CoreReport, CounterGroup, Report};
-use service::{Order, kept_change};
 
 pub use self::lists::ListDoor;
 
@@ -124,17 +125,18 @@ pub struct Doors {
 /// # Errors
 /// The thread cannot be made.
 pub fn serve(server: Server, watch: Watch, levels: LogLevels, doors: Option<Doors>) -> io::Result<Running> {
+    let doors = doors.map(Arc::new);
     server.spawn("control", move |request| {
         answer(request, &watch, &levels, doors.as_ref())
     })
 }
 
-fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
+fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Arc<Doors>>) -> Answer {
     if request.method != "GET" {
-        return change(request, watch, levels, doors);
+        return change::change(request, watch, levels, doors);
     }
     if let ("/api/v1/diff", Some(doors)) = (request.path, doors) {
-        return difference(watch, doors);
+        return change::diff(request.peer, watch, doors);
     }
     let is_local = matches!(request.peer, Peer::Local { .. });
     let may_see_clients = || is_local || watch.config().control().show_clients;
@@ -163,106 +165,10 @@ fn answer(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Optio
     }
 }
 
-/// What `POST` changes, but for subjects in and out of service.
-const CHANGES: [&str; 12] = [
-    "announce/on",
-    "announce/off",
-    "reset",
-    "capture",
-    "connections/end",
-    "lists/add",
-    "lists/remove",
-    "records/reopen",
-    "records/on",
-    "records/off",
-    "log",
-    "reload",
-];
-
-fn change(request: &Request<'_>, watch: &Watch, levels: &LogLevels, doors: Option<&Doors>) -> Answer {
-    let change = request.path.strip_prefix("/api/v1/");
-    let order = Order::read(request.path, request.query);
-    let is_one = |change: &&str| CHANGES.contains(change) || order.is_some();
-    let Some(change) = change.filter(is_one) else {
-        return Answer::refusal(405, "this only reads\n");
-    };
-    if !may_change(request.peer, rustix::process::geteuid().as_raw()) {
-        return Answer::refusal(403, "for root and the engine's user, over a Unix socket\n");
-    }
-    let takes_query =
-        ["capture", "connections/end", "lists/add", "lists/remove", "log"].contains(&change) || order.is_some();
-    if !takes_query && !request.query.is_empty() {
-        return Answer::refusal(400, "this takes no query\n");
-    }
-    let order = match order.transpose() {
-        Ok(order) => order,
-        Err((status, sentence)) => return Answer::refusal(status, &(sentence + "\n")),
-    };
-    let of_order = order.map(|order| Change::Service(order.subject, order.service));
-    // What has pairs reads them by itself.
-    let text = match query::decoded(if change == "log" { request.query } else { "" }) {
-        Ok(text) => text,
-        Err(sentence) => return Answer::refusal(400, &format!("{sentence}\n")),
-    };
-    if let Some(kept) = of_order.or_else(|| kept_change(change, &text)) {
-        let keep = |doors: &Doors| doors.journal.make(watch, levels, &kept);
-        if let Err(sentence) = doors.map_or_else(|| kept.make(watch, levels), keep) {
-            let status = if order.is_some() { 409 } else { 400 };
-            return Answer::refusal(status, &format!("{sentence}\n"));
-        }
-    }
-    // What is closed gets no new connection any more.
-    if let Some(Err(reason)) = order.map(|order| order.close(watch)) {
-        return Answer::refusal(409, &format!("it is out of service, but not all is closed: {reason}\n"));
-    }
-    match change {
-        "capture" => return crate::capture::answer(request.query, watch),
-        "connections/end" => return told(connections::end(request.query, watch)),
-        "lists/add" | "lists/remove" => {
-            if let Err(refusal) = lists::change(change == "lists/add", request.query, doors) {
-                return refusal;
-            }
-        }
-        "records/reopen" => watch.records().reopen(),
-        "reset" => match doors {
-            Some(doors) => doors.journal.reset(watch, levels),
-            None => return Answer::refusal(405, "nothing is kept here\n"),
-        },
-        "reload" => match doors.map(|doors| (doors.reload)()) {
-            Some(Ok(())) => {}
-            Some(Err(reason)) => return Answer::refusal(409, &(reason + "\n")),
-            None => return Answer::refusal(405, "the configuration stays as it is\n"),
-        },
-        _ => {}
-    }
-    log::info!("changed by ctl: {change} {}", request.query);
-    Answer::text("ok\n")
-}
-
 fn told(result: Result<Value, connections::Refusal>) -> Answer {
     match result {
         Ok(value) => Answer::json(value.to_string() + "\n"),
         Err((status, sentence)) => Answer::refusal(status, &format!("{sentence}\n")),
-    }
-}
-
-/// What a reload would change, a line for each, and what `ctl` has changed.
-fn difference(watch: &Watch, doors: &Doors) -> Answer {
-    let config = watch.config();
-    match config.reload(&doors.file) {
-        Ok((new, _)) => match steering::check(&new) {
-            Ok(()) => Answer::text(config.lines_of_difference(&new) + &doors.journal.lines()),
-            Err(error) => Answer::refusal(409, &format!("{error}\n")),
-        },
-        Err(error) => Answer::refusal(409, &format!("{error}\n")),
-    }
-}
-
-/// Group and mode of the socket say who may read. `own` is the user that the engine runs as.
-fn may_change(peer: Peer, own: u32) -> bool {
-    match peer {
-        Peer::Local { uid } => uid == 0 || uid == own,
-        Peer::Network => false,
     }
 }
 
@@ -399,11 +305,5 @@ mod tests {
             PAGE.matches("fetch(").count(),
             PAGE.matches("fetch(\"/api/v1/status\"").count()
         );
-    }
-
-    #[test]
-    fn root_and_the_engines_user_may_change_something_and_nobody_over_tcp() {
-        assert!(may_change(Peer::Local { uid: 0 }, 990) && may_change(Peer::Local { uid: 990 }, 990));
-        assert!(!may_change(Peer::Local { uid: 991 }, 990) && !may_change(Peer::Network, 0));
     }
 }

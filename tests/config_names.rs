@@ -302,6 +302,32 @@ fn a_reload_keeps_the_answers_and_an_answer_keeps_the_file() {
     assert_eq!(servers(&addressed), ["x"]);
 }
 
+#[test]
+fn a_version_that_is_made_again_with_other_answers_reads_no_list_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("list.txt");
+    let write = |lines: &str| std::fs::write(&path, lines).expect("a file");
+    let list = format!("[[list]]\nname = \"bad\"\nfile = \"{}\"", path.display());
+    let prefixes = |config: &Config| config.lists()[0].entries().count();
+    write("192.0.2.1\n");
+    let config = parse(&text(WEB, &list), &web(&["10.0.0.21"]));
+    write("192.0.2.1\n192.0.2.2\n");
+    let (new, _) = config.reload_text(&text(WEB, &list), "test").expect("good");
+    write("no prefix\n");
+    let again = config.answered(&new, &web(&["10.0.0.22"])).expect("good");
+    let (again, difference) = again.expect("it asks something");
+    assert_eq!((prefixes(&config), prefixes(&again)), (1, 2));
+    assert_eq!(
+        (servers(&again), difference.new_servers),
+        (vec!["web@10.0.0.22:80".to_owned()], vec![1])
+    );
+    let nothing = parse(
+        &text("{ name = \"x\", address = \"10.0.0.22:80\" }", ""),
+        &Answers::new(),
+    );
+    assert_eq!(config.answered(&nothing, &web(&[])).expect("good"), None);
+}
+
 /// The check's own sentences are about the file, and an answer is not in it.
 #[test]
 fn no_answer_makes_a_file_wrong() {

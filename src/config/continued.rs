@@ -16,7 +16,7 @@ use super::check_sources::add_moved;
 use super::choosing::add_counted;
 use super::error::ConfigError;
 use super::model::{Fallback, PoolConfig};
-use super::names::{Answers, Outside};
+use super::names::Outside;
 use super::numbers;
 use super::rule::RuleAction;
 use super::rule_numbers;
@@ -95,16 +95,8 @@ impl Config {
     /// # Errors
     /// As [`Config::load`]; and what differs that cannot change while the engine runs.
     pub fn reload(&self, path: impl AsRef<Path>) -> Result<(Config, Difference), ConfigError> {
-        self.reload_with(path, &self.answers)
-    }
-
-    /// The same with these answers to what it asks of DNS.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn reload_with(&self, path: impl AsRef<Path>, answers: &Answers) -> Result<(Config, Difference), ConfigError> {
         let (text, name) = read(path.as_ref())?;
-        self.go_on((&text, &name), Outside::new(answers, Some(self)))
+        self.reload_text(&text, &name)
     }
 
     /// The same of a text; `name` is what errors call it.

@@ -213,12 +213,23 @@ impl Config {
     /// # Errors
     /// As [`Config::reload`].
     pub fn with_answers(&self, answers: &Answers) -> Result<(Config, Difference), ConfigError> {
-        if self.names().next().is_none() {
-            return Ok((self.clone(), Difference::default()));
+        let other = self.answered(self, answers)?;
+        Ok(other.unwrap_or_else(|| (self.clone(), Difference::default())))
+    }
+
+    /// A version that goes on from this one, made again with these answers, of its file and its lists as they were read; nothing if it
+    /// asks nothing.
+    ///
+    /// # Errors
+    /// As [`Config::reload`].
+    pub fn answered(&self, new: &Config, answers: &Answers) -> Result<Option<(Config, Difference)>, ConfigError> {
+        if new.names().next().is_none() {
+            return Ok(None);
         }
+        let (text, name) = &*new.origin.0;
         let mut outside = Outside::new(answers, Some(self));
-        outside.lists = Some(&self.lists);
-        self.go_on((&self.origin.0.0, &self.origin.0.1), outside)
+        outside.lists = Some(&new.lists);
+        self.go_on((text, name), outside).map(Some)
     }
 
     /// Another version of the file, or of the answers, whose numbers go on from this one's.

@@ -169,8 +169,10 @@ impl<M: Machine> RunningEngine<M> {
         answers: impl FnOnce(&Config) -> Option<Answers>,
     ) -> Result<(), ReloadError> {
         let (mut config, mut difference) = self.config.reload(path)?;
-        if let Some(answers) = answers(&config) {
-            (config, difference) = self.config.reload_with(path, &answers)?;
+        if let Some(answers) = answers(&config)
+            && let Some(again) = self.config.answered(&config, &answers)?
+        {
+            (config, difference) = again;
         }
         self.go_on_with(config, &difference)
     }

@@ -54,7 +54,8 @@ enum CtlCommand {
     Maint(Leave),
     /// Take it into service again.
     Ready(Subject),
-    /// Show what a reload would change: + is new, - gone, ~ another; or why it would be refused; and what ctl has changed.
+    /// Show what a reload would change: + is new, - gone, ~ another; or why it would be refused; and what ctl has changed; for root and
+    /// the engine's user.
     Diff,
     /// Answer for the addresses of listeners, or leave them to another engine; for root and the engine's user.
     Announce {

@@ -1,12 +1,15 @@
 //! The service manager, if there is one: told when the engine runs, what it does, and that it goes on (sd_notify(3)).
 //!
 //! The watchdog is fed only when every core has come round since it was fed last: a core that hangs brings a restart, not
-//! the thread that happens to be alive.
+//! the thread that happens to be alive. A reload waits for DNS and for cores and reads long lists: for that time the watchdog is told
+//! to wait longer.
 
 use std::time::{Duration, Instant};
 
 use proxyengine::engine::Watch;
 use sd_notify::NotifyState;
+
+use super::RELOAD_PATIENCE;
 
 /// How often the manager is told in words what the engine does.
 const STATUS: Duration = Duration::from_secs(5);
@@ -53,12 +56,22 @@ impl Service {
     /// The configuration is read again.
     pub(super) fn reloading(&mut self) {
         tell(&[NotifyState::Reloading]);
+        self.set_watchdog(RELOAD_PATIENCE);
     }
 
     /// It has been.
     pub(super) fn reloaded(&mut self) {
         tell(&[NotifyState::Ready]);
+        self.set_watchdog(Duration::ZERO);
         self.told_at = None;
+    }
+
+    /// The watchdog waits for so much longer than it wants to, counted from now.
+    fn set_watchdog(&self, longer: Duration) {
+        if let Some(every) = self.watchdog {
+            let micros = (every + longer).as_micros();
+            tell(&[NotifyState::WatchdogUsec(u32::try_from(micros).unwrap_or(u32::MAX))]);
+        }
     }
 
     /// The engine begins to end.

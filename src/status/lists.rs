@@ -3,12 +3,10 @@
 use std::ops::Bound;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::http::Answer;
 use humantime_serde::re::humantime::format_rfc3339_seconds;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::Doors;
 use super::connections::Refusal;
 use super::query;
 use crate::config::{Changed, Config, Kept, ListChange, ListConfig};
@@ -93,22 +91,11 @@ fn rows(
     })
 }
 
-/// Does a change.
-///
-/// # Errors
-/// The answer that says why not.
-pub(super) fn change(adds: bool, query: &str, doors: Option<&Doors>) -> Result<(), Answer> {
-    let refused = |status, reason: String| Answer::refusal(status, &(reason + "\n"));
-    let (name, change) = read(adds, query).map_err(|sentence| refused(400, sentence))?;
-    let doors = doors.ok_or_else(|| refused(405, "the configuration stays as it is".to_owned()))?;
-    (doors.list)(&name, change).map_err(|reason| refused(409, reason))
-}
-
 /// A change, as a query says it: `list=`, `prefix=` with commas between several, and to add `class=` and `seconds=`.
 ///
 /// # Errors
 /// A sentence.
-fn read(adds: bool, query: &str) -> Result<(String, ListChange), String> {
+pub(super) fn read(adds: bool, query: &str) -> Result<(String, ListChange), String> {
     let (mut name, mut prefixes, mut class, mut until) = (None, Vec::new(), String::new(), None);
     query::read(query, &["prefix"], |key, value| {
         match key {

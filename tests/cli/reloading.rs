@@ -1,6 +1,10 @@
 //! Another configuration for a program that runs: by SIGHUP and by `ctl`.
 
 use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
+
+use control::http::{Endpoint, client};
 
 use crate::running::{Running, says, wait_until, wait_until_running};
 use crate::{GOOD, Place, code, stderr};
@@ -122,6 +126,56 @@ fn what_ctl_has_changed_outlives_reloads_and_restarts_until_the_file_or_reset_sa
         place.path("stderr").display()
     );
     assert_eq!((state().as_str(), text(&["diff"]).as_str()), ("up", ""));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+/// It reads the file and its lists again, and quotes them.
+#[test]
+fn what_a_reload_would_change_is_told_to_nobody_over_tcp() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let place = Place::new(&GOOD.replace("[records]", &format!("[control]\nhttp = \"{address}\"\n[records]")));
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    let ask = |path| client::ask(&Endpoint::Tcp(address), "GET", path).expect("an answer").0;
+    assert_eq!((ask("/healthz"), ask("/api/v1/diff")), (200, 403));
+    program.signal("TERM");
+    assert_eq!(program.wait().0, 0);
+}
+
+#[test]
+fn others_are_answered_while_a_reload_waits_for_dns() {
+    let place = Place::new(GOOD);
+    let socket = place.path("control").display().to_string();
+    let local = Endpoint::Unix(place.path("control"));
+    let file = fs::read_to_string(place.path("engine.toml")).expect("read");
+    let write = |rest: &str| {
+        let text = format!("[control]\nsocket = \"{socket}\"\n{file}{rest}");
+        fs::write(place.path("engine.toml"), text).expect("write");
+    };
+    write("");
+    let program = Running::start(&place, &["engine.toml"]);
+    wait_until_running(&place);
+    // It is asked, and says nothing.
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let dns = silent.local_addr().expect("an address");
+    write(&format!(
+        "\n[[pool]]\nname = \"named\"\nservers = [{{ name = \"n\", address = \"n.example.net:80\" }}]\n\
+         [dns]\nservers = [\"{dns}\"]\ntimeout = \"5s\"\n"
+    ));
+    std::thread::scope(|scope| {
+        let reload = || place.output(&["ctl", "--socket", &socket, "reload"]);
+        let begin = Instant::now();
+        let first = scope.spawn(reload);
+        std::thread::sleep(Duration::from_secs(1));
+        let asked = Instant::now();
+        let healthy = client::ask(&local, "GET", "/healthz").expect("an answer");
+        assert!(healthy.0 == 200 && asked.elapsed() < Duration::from_secs(1));
+        assert_eq!(code(&first.join().expect("asked")), 0);
+        assert!(begin.elapsed() > Duration::from_secs(4), "it has not waited");
+    });
     program.signal("TERM");
     assert_eq!(program.wait().0, 0);
 }

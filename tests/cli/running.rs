@@ -326,8 +326,7 @@ fn the_service_manager_is_told() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => panic!("never {wanted}: {error}"),
             };
-            let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
-            if said.contains(wanted) {
+            if String::from_utf8_lossy(&bytes[..length]).contains(wanted) {
                 return;
             }
         }
@@ -339,6 +338,9 @@ fn the_service_manager_is_told() {
     heard("STATUS=0 connections open");
     heard("WATCHDOG=1");
     heard("WATCHDOG=1");
+    program.signal("HUP");
+    heard("WATCHDOG_USEC=32000000");
+    heard("WATCHDOG_USEC=2000000");
     program.signal("TERM");
     heard("STOPPING=1");
     assert_eq!(program.wait().0, 0);

@@ -4,9 +4,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use control::http::{Answer, Endpoint, MOST_CONNECTIONS, Peer, Request, Running, Server, client};
+use control::http::{
+    ANSWER_TIME, Answer, Endpoint, MOST_CONNECTIONS, Peer, REQUEST_TIME, Request, Running, Server, client,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Longer than anything here takes.
@@ -18,6 +21,15 @@ const LARGE: usize = 32 << 20;
 fn handler(request: &Request<'_>) -> Answer {
     match (request.method, request.path, request.peer) {
         ("GET", "/large", _) => Answer::text("x".repeat(LARGE)),
+        ("GET", "/long", _) => Answer::text("x".repeat(LARGE / 8)),
+        ("GET", "/slow", _) => {
+            std::thread::sleep(REQUEST_TIME + Duration::from_millis(500));
+            Answer::text("slow")
+        }
+        ("GET", "/beside", _) => Answer::beside(|| {
+            std::thread::sleep(REQUEST_TIME);
+            Answer::refusal(409, "at last")
+        }),
         ("GET", "/who", Peer::Local { uid }) => Answer::text(uid.to_string()),
         ("GET", "/endless", _) => Answer::stream("text/plain", |mut body| {
             while !body.is_enough() && body.send(b"again\n").is_ok() {
@@ -39,6 +51,37 @@ fn server() -> (Running, SocketAddr) {
     let mut server = Server::new();
     server.listen_on(listener).expect("listener");
     (server.spawn("hostile", handler).expect("server"), address)
+}
+
+/// On a Unix socket, too.
+fn on_both(socket: &Path) -> (Running, SocketAddr, Endpoint) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let local = Endpoint::Unix(socket.to_owned());
+    let mut server = Server::new();
+    server.listen(&local).expect("socket");
+    server.listen_on(listener).expect("listener");
+    (server.spawn("both", handler).expect("server"), address, local)
+}
+
+/// Asks for more than the kernel keeps, and reads none of it.
+fn ask_without_reading(address: SocketAddr) -> TcpStream {
+    let mut stream = connect(address);
+    rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096).expect("a small buffer");
+    stream
+        .write_all(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("request");
+    stream
+}
+
+/// Descriptors up to the hard limit.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).expect("descriptors");
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -63,12 +106,7 @@ fn rest(mut stream: impl Read) -> Vec<u8> {
 
 #[test]
 fn a_thousand_silent_connections_keep_nobody_out_and_are_closed() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    setrlimit(Resource::Nofile, raised).expect("descriptors up to the hard limit");
+    raise_limit();
     let (_server, address) = server();
     let silent: Vec<TcpStream> = (0..1000).map(|_| connect(address)).collect();
     assert_eq!(who(address), (200, "network".to_owned()));
@@ -215,4 +253,74 @@ fn an_answer_goes_on_until_it_is_enough_and_one_that_breaks_off_is_an_error() {
     // Who goes away without a word ends it as well.
     drop(client::stream(&endpoint, "GET", "/endless").expect("an answer"));
     assert_eq!(who(address), (200, "network".to_owned()));
+}
+
+#[test]
+fn readers_over_tcp_that_do_not_read_keep_no_local_peer_out() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (_server, address, local) = on_both(&folder.path().join("control"));
+    let _readers: Vec<TcpStream> = (0..MOST_CONNECTIONS).map(|_| ask_without_reading(address)).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let begin = Instant::now();
+    let (status, _) = client::ask(&local, "GET", "/who").expect("an answer");
+    assert!(
+        status == 200 && begin.elapsed() < ANSWER_TIME / 4,
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn a_thousand_connections_over_both_are_answered_or_closed() {
+    raise_limit();
+    let folder = tempfile::tempdir().expect("folder");
+    let socket = folder.path().join("control");
+    let (_server, address, local) = on_both(&socket);
+    let _readers: Vec<TcpStream> = (0..8).map(|_| ask_without_reading(address)).collect();
+    const REQUEST: &[u8] = b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let (mut network, mut locals) = (Vec::new(), Vec::new());
+    for index in 0..500 {
+        // Every other one says nothing.
+        let request = if index % 2 == 0 { REQUEST } else { b"" };
+        let mut stream = connect(address);
+        // It may have had to go already.
+        let _ = stream.write_all(request);
+        network.push(stream);
+        let mut stream = UnixStream::connect(&socket).expect("connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        let _ = stream.write_all(request);
+        locals.push(stream);
+    }
+    assert_eq!(client::ask(&local, "GET", "/who").expect("an answer").0, 200);
+    network.into_iter().for_each(|stream| drop(rest(stream)));
+    locals.into_iter().for_each(|stream| drop(rest(stream)));
+    assert_eq!(who(address), (200, "network".to_owned()));
+}
+
+#[test]
+fn nobody_is_closed_unread_for_what_others_have_asked() {
+    let (_server, address) = server();
+    let mut waiting = connect(address);
+    std::thread::sleep(Duration::from_millis(200));
+    let mut slow = connect(address);
+    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("request");
+    std::thread::sleep(Duration::from_millis(200));
+    waiting
+        .write_all(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("request");
+    for stream in [waiting, slow] {
+        assert!(rest(stream).starts_with(b"HTTP/1.1 200"));
+    }
+}
+
+#[test]
+fn others_are_served_while_an_answer_is_made_beside() {
+    let (_server, address) = server();
+    let begin = Instant::now();
+    let long = std::thread::spawn(move || client::ask(&Endpoint::Tcp(address), "GET", "/beside").expect("an answer"));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(who(address), (200, "network".to_owned()));
+    assert!(begin.elapsed() < REQUEST_TIME);
+    assert_eq!(long.join().expect("asked"), (409, "at last".to_owned()));
 }

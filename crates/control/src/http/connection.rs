@@ -59,9 +59,24 @@ impl Connection {
         self.deadline
     }
 
+    /// The server has had no eye for it for so long.
+    pub(super) fn put_off(&mut self, time: Duration) {
+        self.deadline += time;
+    }
+
     /// Its request is incomplete: it may have to give its place to others.
     pub(super) fn is_incomplete(&self) -> bool {
         matches!(self.state, State::Request(_))
+    }
+
+    /// Its answer is sent: it may have to give its place to others.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing)
+    }
+
+    /// Its peer has come over a Unix socket.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.peer, Peer::Local { .. })
     }
 
     /// What it waits for.

@@ -44,8 +44,16 @@ pub struct Answer {
     pub kind: &'static str,
     /// Bytes.
     pub body: String,
-    /// Makes a body without a known length, in the place of that one.
-    make: Option<MakeBody>,
+    make: Make,
+}
+
+/// What is made on a thread of its own.
+enum Make {
+    Nothing,
+    /// A body without a known length, in the place of the answer's.
+    Body(MakeBody),
+    /// The answer.
+    Answer(Box<dyn FnOnce() -> Answer + Send>),
 }
 
 /// An answer on its way.
@@ -76,15 +84,23 @@ impl Answer {
             status: 200,
             kind,
             body,
-            make: None,
+            make: Make::Nothing,
         }
     }
 
     /// 200 with a body of this media type that `make` sends piece by piece, on a thread of its own.
     pub fn stream(kind: &'static str, make: impl FnOnce(Body) + Send + 'static) -> Self {
         Self {
-            make: Some(Box::new(make)),
+            make: Make::Body(Box::new(make)),
             ..Self::of(kind, String::new())
+        }
+    }
+
+    /// What `make` answers as a whole on a thread of its own, for what takes long: others are served meanwhile.
+    pub fn beside(make: impl FnOnce() -> Answer + Send + 'static) -> Self {
+        Self {
+            make: Make::Answer(Box::new(make)),
+            ..Self::text("")
         }
     }
 
@@ -119,8 +135,8 @@ impl Answer {
             ""
         };
         let length = match self.make {
-            Some(_) => "Transfer-Encoding: chunked".to_owned(),
-            None => format!("Content-Length: {}", self.body.len()),
+            Make::Body(_) => "Transfer-Encoding: chunked".to_owned(),
+            _ => format!("Content-Length: {}", self.body.len()),
         };
         let head = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{length}\r\n{allow}Cache-Control: no-store\r\n\
@@ -139,7 +155,8 @@ impl Answer {
     fn reply(self, is_head: bool) -> Reply {
         let bytes = self.bytes(is_head);
         match self.make {
-            Some(make) if !is_head => Reply::Begun(bytes, make),
+            Make::Body(make) if !is_head => Reply::Begun(bytes, make),
+            Make::Answer(make) => Reply::Begun(Vec::new(), Box::new(move |body| body.answer(&make().bytes(is_head)))),
             _ => Reply::Whole(bytes),
         }
     }

@@ -19,6 +19,9 @@ use super::request::{Answer, Request};
 /// Connections that are taken from one listener before anybody else is looked at.
 const ACCEPTED_AT_ONCE: usize = 16;
 
+/// Places that nobody over TCP gets while there is a Unix socket, but no more than half of them.
+const KEPT_FOR_UNIX: usize = 8;
+
 /// How long no connection is accepted after that failed, for want of descriptors, for instance.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -37,6 +40,13 @@ pub struct Server {
     hosts: Hosts,
     most_connections: usize,
     begin: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// A place for a new connection.
+enum Room {
+    Free,
+    /// That of the connection of this index.
+    Of(usize),
 }
 
 enum Listener {
@@ -136,11 +146,7 @@ impl Server {
         loop {
             let begin = Instant::now();
             paused_until = paused_until.filter(|until| *until > begin);
-            // Those whose answer is under way keep their places.
-            let has_room =
-                connections.len() < self.most_connections || connections.iter().any(Connection::is_incomplete);
-            let accepts = paused_until.is_none() && has_room;
-            match self.wait(stopped, &connections, accepts, paused_until) {
+            match self.wait(stopped, &connections, paused_until) {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
@@ -149,11 +155,22 @@ impl Server {
                 }
             }
             let now = Instant::now();
-            if accepts && let Err(error) = self.accept(&mut connections, now) {
+            let mut taken = Duration::ZERO;
+            let mut timed = |request: &Request<'_>| {
+                let begin = Instant::now();
+                let answer = handler(request);
+                taken += begin.elapsed();
+                answer
+            };
+            connections.retain_mut(|connection| connection.go_on(now, &self.hosts, &mut timed));
+            if paused_until.is_none()
+                && let Err(error) = self.accept(&mut connections, now, &mut timed)
+            {
                 log::debug!("control: no connection can be accepted: {error}");
                 paused_until = Some(now + PAUSE);
             }
-            connections.retain_mut(|connection| connection.go_on(now, &self.hosts, &mut handler));
+            // Nobody is late by what others have asked for.
+            connections.iter_mut().for_each(|connection| connection.put_off(taken));
         }
     }
 
@@ -162,7 +179,6 @@ impl Server {
         &self,
         stopped: &UnixStream,
         connections: &[Connection],
-        accepts: bool,
         paused_until: Option<Instant>,
     ) -> io::Result<bool> {
         let deadlines = connections.iter().map(Connection::deadline).chain(paused_until);
@@ -184,12 +200,9 @@ impl Server {
                 .iter()
                 .map(|connection| PollFd::new(connection, connection.interest())),
         );
-        if accepts {
-            fds.extend(
-                self.listeners
-                    .iter()
-                    .map(|listener| PollFd::new(listener, PollFlags::IN)),
-            );
+        if paused_until.is_none() {
+            let with_room = (self.listeners.iter()).filter(|listener| self.room(listener, connections).is_some());
+            fds.extend(with_room.map(|listener| PollFd::new(listener, PollFlags::IN)));
         }
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => Ok(!fds[0].revents().is_empty()),
@@ -198,23 +211,51 @@ impl Server {
         }
     }
 
-    /// Takes those who knock, at the cost of those whose request has been incomplete for longest.
-    fn accept(&self, connections: &mut Vec<Connection>, now: Instant) -> io::Result<()> {
+    /// Room for one who knocks there, if there is any: a place that is free, or whose it is that has to go. Those whose answer is
+    /// under way keep their places. Some are kept for Unix sockets: whatever peers do over TCP, who administers gets one.
+    fn room(&self, listener: &Listener, connections: &[Connection]) -> Option<Room> {
+        let is_unix = matches!(listener, Listener::Unix(..));
+        let has_unix = self.listeners.iter().any(|of| matches!(of, Listener::Unix(..)));
+        let kept = if has_unix && !is_unix {
+            KEPT_FOR_UNIX.min(self.most_connections / 2)
+        } else {
+            0
+        };
+        let of_network = connections.iter().filter(|connection| !connection.is_local()).count();
+        if connections.len() < self.most_connections && (is_unix || of_network < self.most_connections - kept) {
+            return Some(Room::Free);
+        }
+        // They are in the order in which they came. Nobody over TCP takes the place of a local peer.
+        let may_go = |is: fn(&Connection) -> bool| {
+            (connections.iter()).position(|connection| is(connection) && (is_unix || !connection.is_local()))
+        };
+        may_go(Connection::is_closing)
+            .or_else(|| may_go(Connection::is_incomplete))
+            .map(Room::Of)
+    }
+
+    /// Takes those who knock, and looks at once at what they have sent.
+    fn accept(
+        &self,
+        connections: &mut Vec<Connection>,
+        now: Instant,
+        handler: &mut dyn FnMut(&Request<'_>) -> Answer,
+    ) -> io::Result<()> {
         for listener in &self.listeners {
             for _ in 0..ACCEPTED_AT_ONCE {
-                let is_full = connections.len() >= self.most_connections;
-                // They are in the order in which they came.
-                let oldest = connections
-                    .iter()
-                    .position(Connection::is_incomplete)
-                    .filter(|_| is_full);
-                if is_full && oldest.is_none() {
-                    return Ok(());
-                }
+                let Some(room) = self.room(listener, connections) else {
+                    break;
+                };
                 match listener.accept() {
                     Ok(stream) => {
-                        oldest.map(|oldest| connections.remove(oldest));
-                        connections.extend(Connection::new(stream, now));
+                        if let Room::Of(index) = room {
+                            connections.remove(index);
+                        }
+                        if let Ok(mut connection) = Connection::new(stream, now)
+                            && connection.go_on(now, &self.hosts, handler)
+                        {
+                            connections.push(connection);
+                        }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // Of one that is gone already: accept(2).

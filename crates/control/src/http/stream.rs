@@ -55,6 +55,11 @@ impl Body {
         self.stream.write_all(b"\r\n")
     }
 
+    /// A whole answer, its head included. A peer that does not take it has gone.
+    pub(super) fn answer(mut self, bytes: &[u8]) {
+        let _peer_may_be_gone = self.stream.write_all(bytes).and_then(|()| self.stream.shutdown_write());
+    }
+
     /// Whether the peer wants no more: it has closed its half of the connection, or gone.
     pub fn is_enough(&mut self) -> bool {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
