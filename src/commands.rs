@@ -8,7 +8,8 @@
 //!
 //! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, not more often than [`PACE`]), and answers
 //! only while the ring has room: it never waits, and allocates nothing. Whoever asks waits for the answers, and gives up when a core
-//! does not come round; what comes too late is thrown away by its number.
+//! does not come round; what comes too late is thrown away by its number. After [`PARTS`] parts a visit is over, and its answer says
+//! where the next goes on: who asks is answered in time, however many connections there are, and others have their turn.
 //!
 //! Cost for a core that nobody asks anything: a look at the ring in each round.
 
@@ -36,6 +37,9 @@ const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 /// How often a core does a part of a command: some five microseconds of work each time, or one in ninety.
 pub const PACE: Duration = Duration::from_micros(450);
 
+/// Parts of a visit, at most: some 60 ms.
+const PARTS: u32 = 128;
+
 /// How often who asked looks for answers.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -54,7 +58,7 @@ pub enum Command {
 pub struct Visit {
     /// To be shown, or ended.
     pub purpose: Purpose,
-    /// The places that are looked at; those that never held a connection are left out.
+    /// The places that are looked at, as far as a visit comes; those that never held a connection are left out.
     pub places: Range<u32>,
     /// Which.
     pub filter: ConnectionFilter,
@@ -123,6 +127,8 @@ struct Current {
     number: u64,
     visit: Visit,
     count: u32,
+    /// Parts that it may still have.
+    parts: u32,
     due: Instant,
 }
 
@@ -248,12 +254,12 @@ impl CommandEnd {
         if self.current.is_none() && self.answers.slots() > 0 {
             match self.commands.pop() {
                 Ok((number, Command::Visit(visit))) => {
-                    let (count, due) = (0, now);
                     self.current = Some(Current {
                         number,
                         visit,
-                        count,
-                        due,
+                        count: 0,
+                        parts: PARTS,
+                        due: now,
                     });
                 }
                 Ok((number, Command::Capture(tap))) => {
@@ -275,6 +281,7 @@ impl CommandEnd {
             return false;
         }
         current.due = now + PACE;
+        current.parts -= 1;
         let used = proxy.places_used();
         let Visit {
             purpose,
@@ -294,7 +301,7 @@ impl CommandEnd {
             }),
         }
         places.start = rest.start;
-        if rest.is_empty() || (current.count >= *most && *purpose == Purpose::Show) {
+        if rest.is_empty() || current.parts == 0 || (current.count >= *most && *purpose == Purpose::Show) {
             let next = (rest.start < used).then_some(rest.start);
             let visited = Visited {
                 next,

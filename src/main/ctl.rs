@@ -423,6 +423,25 @@ fn failed(reason: &str) -> Exit {
 mod tests {
     use super::*;
 
+    /// Whether a page has any of those that are wanted or not.
+    #[test]
+    fn pages_are_asked_for_until_there_is_no_next() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = Endpoint::Unix(folder.path().join("control"));
+        let mut server = control::http::Server::new();
+        server.listen(&socket).expect("a socket");
+        let answer = |request: &control::http::Request<'_>| {
+            control::http::Answer::json(match (request.method, request.query) {
+                ("POST", "server=b1") => r#"{"ended":2048,"next":"0-8192"}"#.to_owned(),
+                ("POST", "server=b1&from=0-8192") => r#"{"ended":0,"next":"1-0"}"#.to_owned(),
+                ("POST", "server=b1&from=1-0") => r#"{"ended":7,"next":null}"#.to_owned(),
+                other => format!("{other:?}"),
+            })
+        };
+        let _running = server.spawn("pages", answer).expect("a server");
+        assert_eq!(end_connections(&socket, ("server", "b1")), Ok(2055));
+    }
+
     #[test]
     fn what_is_asked_for_is_escaped() {
         assert_eq!(

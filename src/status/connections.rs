@@ -1,7 +1,7 @@
 //! Connections over the API: which there are, one with everything that is known of it, and the end of those that are named.
 //!
-//! A question is answered by one core after the other, of so many places at a time that the thread that answers is soon free for
-//! others again: `next` says where the next question has to begin.
+//! A question is answered by one core after the other, and by each as far as a [visit](crate::commands) comes, so that the thread that
+//! answers is soon free for others again: `next` says where the next question has to begin.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,9 +19,6 @@ use splice::visit::{ConnectionFilter, ConnectionView, STATES};
 use super::query;
 use crate::commands::{Purpose, Visit};
 use crate::engine::Watch;
-
-/// Places that one question looks at: [`PACE`](crate::commands::PACE) makes some 130 ms of them.
-const PLACES: u32 = 32_768;
 
 /// Connections that one answer shows.
 const MOST: u32 = 1000;
@@ -163,10 +160,10 @@ impl Question {
     /// What the core says whose turn it is, and where to go on if that is not all.
     fn ask(&self, purpose: Purpose, watch: &Watch) -> Result<(Views, Option<String>), Refusal> {
         let (core, first) = self.from;
-        let places = if self.id.is_some() { 1 } else { PLACES };
+        let end = self.id.map_or(u32::MAX, |_| first.saturating_add(1));
         let visit = Visit {
             purpose,
-            places: first..first.saturating_add(places),
+            places: first..end,
             filter: self.filter,
             most: self.most,
         };

@@ -188,12 +188,14 @@ fn visit(bench: &mut GraphBench, visit: Visit) -> (Visited, Vec<ConnectionView>,
             let visited = commander.visit(visit, Duration::from_secs(20), |view| views.push(view));
             (visited.expect("the core comes round"), views)
         });
-        let mut rounds = 0;
+        let (mut rounds, mut works) = (0, true);
         while !asks.is_finished() {
-            *now += PACE;
-            if task.run(*now).count() > 0 {
-                rounds += 1;
+            // No time goes by while the core waits for who asks.
+            if works {
+                *now += PACE;
             }
+            works = task.run(*now).count() > 0;
+            rounds += usize::from(works);
             // The cables are of no interest here, but must not fill up.
             for far in &mut core.far {
                 while drained(far) {}
@@ -293,6 +295,55 @@ fn connections_that_are_named_are_ended_a_few_in_a_round() {
     assert!(rounds >= 300_usize.div_ceil(ENDED_PER_ROUND as usize), "{rounds}");
     assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 0);
     bench.assert_all_returned("ended");
+}
+
+/// Asks again and again, from where the last answer ended: how many connections are shown or ended, by so many answers.
+fn visit_all(bench: &mut GraphBench, purpose: Purpose, filter: ConnectionFilter) -> (u32, usize) {
+    let (mut from, mut count) = (0, 0);
+    for answers in 1.. {
+        let places = from..u32::MAX;
+        let (visited, _, rounds) = visit(
+            bench,
+            Visit {
+                purpose,
+                places,
+                filter,
+                most: u32::MAX,
+            },
+        );
+        assert!(PACE * (rounds as u32) < Duration::from_millis(100), "{rounds}");
+        count += visited.count;
+        match visited.next {
+            Some(next) => from = next,
+            None => return (count, answers),
+        }
+    }
+    unreachable!("a core has no end of places")
+}
+
+/// Who asks waits for 200 ms: an answer that takes half of it is there in time.
+#[test]
+fn with_many_connections_an_answer_comes_in_time_and_says_where_to_go_on() {
+    const CONNECTIONS: u16 = 40_000;
+    let patient = with_capacity(CONNECTIONS.into()) + "[timeouts]\nselect = \"10m\"\n";
+    let mut bench = GraphBench::with_config(&patient);
+    (0..CONNECTIONS).for_each(|port| Client::new(1024 + port).connect(&mut bench));
+    let clients = |prefix| ConnectionFilter {
+        client: Some(prefix),
+        ..ConnectionFilter::default()
+    };
+    let (nobody, all) = (clients((7, u128::MAX)), clients((0xffff_0a00_0000, u128::MAX << 8)));
+    for purpose in [Purpose::Show, Purpose::End] {
+        assert_eq!(visit_all(&mut bench, purpose, nobody), (0, 5), "{purpose:?}");
+    }
+    // Some places are kept from clients that have sent nothing.
+    let open = bench.core.handle.look(|proxy| proxy.usage().connections);
+    let (ended, answers) = visit_all(&mut bench, Purpose::End, all);
+    assert_eq!(
+        (ended as usize, answers),
+        (open, open.div_ceil(128 * ENDED_PER_ROUND as usize))
+    );
+    assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 0);
 }
 
 #[test]
