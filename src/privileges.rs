@@ -3,8 +3,8 @@
 //! A packet thread needs no capability, opens no file and makes none of the system calls that take a machine over. The main thread
 //! keeps what ending takes: devices of the kernel are given back, DPDK's files removed; so does DPDK's own thread for interrupts.
 //! The thread that answers `[control]` reads what strangers write: it makes the system calls of a server and no others; those that
-//! ask name servers, and the one that talks to servers which are checked, likewise those that they need. Threads that are started before the ports are open (signals, log, records, TAPs, sides of NICs) have given up their capabilities as
-//! their first act.
+//! ask name servers, and the one that talks to servers which are checked, likewise those that they need. Threads that are started
+//! before the ports are open (signals, log, records, TAPs, sides of NICs) have given up their capabilities as their first act.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,8 @@ pub(crate) fn enter_asking_thread() {
     }
 }
 
-/// For the thread that talks to servers which are checked, once the calls of all threads are filtered: it works with memory only.
+/// For the thread that talks to servers which are checked, once the calls of all threads are filtered: no system calls but those for
+/// memory, time, locks and open descriptors.
 pub(crate) fn enter_checking_thread() {
     if let Err(error) = sandbox::allow_only_computing() {
         log::warn!("the system calls of the thread that makes checks are not restricted: {error}");

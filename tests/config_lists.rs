@@ -353,12 +353,12 @@ fn classes_are_bounded_and_forgotten_with_the_last_prefix_that_has_them() {
     let error = config
         .with_list("bad", add("192.0.2.2/32", "more", None))
         .expect_err("too many");
-    assert_eq!(error, "the list \"bad\" would have more than 4096 classes");
+    assert_eq!(error, "the list \"bad\" would have more than 4095 classes");
     // And those of the next file, with what has been added.
     std::fs::write(&path, lines(4_095).collect::<String>()).expect("a file");
     let error = config.reload_text(&text, "test").expect_err("too many").to_string();
     assert!(
-        error.contains("the list \"bad\" would have more than 4096 classes"),
+        error.contains("the list \"bad\" would have more than 4095 classes"),
         "{error}"
     );
 }

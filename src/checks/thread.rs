@@ -64,8 +64,8 @@ impl CheckThread {
         self.wake();
     }
 
-    /// Has it make no system calls but those that it needs, for good. Not before a filter that comes for all threads, which would be
-    /// refused.
+    /// Has it make no system calls but those that it needs, for good. Only after `sandbox::forbid_in_all_threads`: the kernel refuses a
+    /// filter for all threads (TSYNC, seccomp(2)) once one of them has another.
     pub fn restrict(&self) {
         self.told.restrict.store(true, Ordering::Relaxed);
         self.wake();

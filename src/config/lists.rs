@@ -202,7 +202,7 @@ impl ListConfig {
         self.changes = changes;
         let too_many = |most, what| Err(format!("the list \"{}\" would have more than {most} {what}", self.name));
         if self.classes.len() > MOST_CLASSES {
-            return too_many(MOST_CLASSES, "classes");
+            return too_many(MOST_CLASSES - 1, "classes");
         }
         if self.prefixes() > MOST_ENTRIES {
             return too_many(MOST_ENTRIES, "prefixes");
@@ -260,7 +260,7 @@ impl Config {
         let size = |list: &ListConfig| list.content.entries.len();
         self.lists
             .iter()
-            .filter(move |list| size(list) == 0)
+            .filter(move |list| list.file.is_some() && size(list) == 0)
             .filter_map(move |list| {
                 let before = before.lists.iter().find(|before| before.name == list.name)?;
                 (size(before) > 0).then_some((list.name.as_str(), size(before)))

@@ -132,9 +132,8 @@ impl ListContent {
                     return refuse(format!("has the class \"{}\", expected {CLASS}", class.escape_debug()));
                 }
                 None if content.classes.len() == MOST_CLASSES => {
-                    return refuse(format!(
-                        "has one class more than the {MOST_CLASSES} that a list can have"
-                    ));
+                    let most = MOST_CLASSES - 1;
+                    return refuse(format!("has one class more than the {most} that a list can have"));
                 }
                 None => {
                     let number = content.classes.len() as u16;

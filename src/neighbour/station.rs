@@ -27,6 +27,7 @@ pub const ECHO_PER_SECOND: u64 = 1000;
 pub const ECHO_BURST: u32 = 200;
 /// Most frames of its own that one poll sends: half a burst, so that they never crowd out packets.
 pub const FRAMES_PER_POLL: usize = 16;
+
 /// What became of a frame.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {

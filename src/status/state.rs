@@ -44,15 +44,15 @@ pub(super) struct State {
 impl State {
     pub(super) fn of(server: &ServerConfig, told: &ServerReport, report: &Report, standby: &Standby) -> Self {
         let known = standby.server(server.id.0);
-        let said_at = standby.said_at(server.id.0);
+        let changed_at = standby.changed_at(server.id.0);
         let by_operator = Some("operator");
         let (word, since, why) = match (server.standing, standby.of_server(server.id.0), known.down()) {
-            (Standing::Past, _, _) => (PAST, said_at, None),
-            (_, Service::Drained, _) => (DRAINED, said_at, by_operator),
-            (_, Service::InMaintenance, _) => (IN_MAINTENANCE, said_at, by_operator),
+            (Standing::Past, _, _) => (PAST, changed_at, None),
+            (_, Service::Drained, _) => (DRAINED, changed_at, by_operator),
+            (_, Service::InMaintenance, _) => (IN_MAINTENANCE, changed_at, by_operator),
             (_, Service::In, Some((failure, since))) => (DOWN, since, Some(of_check(failure))),
             (_, Service::In, None) => match state_of(told, report) {
-                UP => (UP, said_at.max(known.since()), None),
+                UP => (UP, changed_at.max(known.since()), None),
                 out => (out, known.since(), Some(of_calls(known.ejected_by()))),
             },
         };

@@ -86,14 +86,14 @@ fn servers_and_pools(report: &Report, watch: &Watch, found: &mut Found) {
         .filter(|((server, _), state)| server.standing == Standing::InFile && ![UP, PAST].contains(&state.word))
         .collect();
     for ((server, told), state) in out.iter().take(MOST_NAMED) {
-        let why = match state.word {
+        let calls = match state.word {
             OUT | PARTLY_OUT => format!(" ({} of {} so far failed)", told.failures, told.calls),
             _ => String::new(),
         };
-        let (word, seconds, by) = (state.word, state.seconds(report), state.why.unwrap_or_default());
+        let (word, seconds, why) = (state.word, state.seconds(report), state.why.unwrap_or_default());
         found
             .warnings
-            .push(format!("server {}: {word} for {seconds} s, {by}{why}", server.name));
+            .push(format!("server {}: {word} for {seconds} s, {why}{calls}", server.name));
     }
     if out.len() > MOST_NAMED {
         found

@@ -431,6 +431,32 @@ fn cookies_that_are_handed_over_earn_syns() {
     assert!(handed > 40 * (16 + 8), "{handed} of {}", 40 * 32);
 }
 
+/// A client repeats the ACK with its cookie: that earns what one does.
+#[test]
+fn a_cookie_that_is_handed_over_again_earns_nothing() {
+    let handed_beside = |has_cookie: bool| {
+        let (mut bench, owner) = first_of_two();
+        let mut client = (10_000..)
+            .map(Client::new)
+            .find(|client| owner(&client.syn()) == 1)
+            .expect("one of its");
+        client.take_syn_ack(&only(Bench::new().receive(&client.syn())));
+        let ack = client.segment(TcpFlags::ACK, b"");
+        let mut n = overload(&mut bench);
+        let mut handed = 0;
+        for _ in 0..40 {
+            let mut batch: Vec<Segment> = (n..).map(flood_syn).filter(|syn| owner(syn) == 1).take(16).collect();
+            n += 64;
+            let acks = if has_cookie { 16 } else { 0 };
+            batch.extend(std::iter::repeat_n(ack.clone(), acks));
+            handed += round_among(&mut bench, &batch, true).1 - acks;
+        }
+        handed
+    };
+    let (with, without) = (handed_beside(true), handed_beside(false));
+    assert!(with <= without + 16, "{with} SYNs beside it, {without} without");
+}
+
 /// The whole graph, with cables that are never empty: what is full is seen from what its rounds receive.
 #[test]
 fn the_graph_sees_that_its_queues_do_not_get_empty() {

@@ -208,8 +208,8 @@ impl Progress {
         self.servers_tried = self.servers_tried.saturating_add(1);
     }
 
-    /// Notes that `side` enters `state`; after 35 minutes with a time that is at most 512 µs too early. Of a connection that has not
-    /// begun nothing is noted.
+    /// Notes that `side` enters `state`; after 35 minutes with a time that is at most 512 µs too early. A record that has not
+    /// begun ignores it.
     ///
     /// There is room for [`STAMPS`] changes. When it is used up the first eight stay (how the connection opened), the
     /// last four become the latest four (how it closed) and [`RecordFlags::STATES_DROPPED`] is set. With a

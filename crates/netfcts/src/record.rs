@@ -214,7 +214,8 @@ impl Cause {
         }
     }
 
-    /// Whether a RST ends the connection, of either side or of the engine's own; of what a rule drops there is none.
+    /// Whether anything but the FINs of both sides ends the connection: a RST of either side or of the engine's own, or a rule that drops
+    /// it without one.
     pub const fn is_reset(self) -> bool {
         !matches!(self, Cause::Unknown | Cause::ActiveClose | Cause::PassiveClose)
     }

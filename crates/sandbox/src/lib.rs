@@ -214,7 +214,7 @@ pub fn allow_only_asking() -> io::Result<()> {
     allow_only(&[&COMMON[..], &ASKING].concat())
 }
 
-/// The same for a thread that has all it works with.
+/// The same for a thread that only uses memory, time, locks and descriptors that are open already.
 ///
 /// # Errors
 /// If the kernel has no filters.

@@ -236,7 +236,7 @@ impl Log {
         self.records.get(slot as usize).filter(|record| record.is_begun())
     }
 
-    /// Where changes are noted: of a connection whose record has not begun there is none, whatever is noted.
+    /// The record in this place, begun or not: flags that are noted before it begins are overwritten then.
     #[inline]
     fn record(&mut self, slot: u32) -> Option<&mut Progress> {
         self.records.get_mut(slot as usize)

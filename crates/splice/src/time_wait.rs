@@ -2,8 +2,8 @@
 //!
 //! Late segments of either side are still translated (a lost last ACK, a repeated FIN), and the server-side port rests. Bytes
 //! are refused if inspection was under way when the connection ended early ([`Late`]).
-//! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. Behind a reload with
-//! another `time_wait` that holds again when those of before are over; until then some rest as long as the one before them.
+//! All rest equally long, so a ring in order of closing needs no timer: the oldest is always at the head. After a reload that changed
+//! `time_wait` an entry may rest as long as the one before it, until the older ones have gone.
 //! When the ring is full the oldest goes early.
 
 use crate::session::connection::{Spliced, SplicedFlags, WindowScale};

@@ -226,13 +226,19 @@ impl Watch {
 
     /// All cores use that version: forgets whom it has not any more, and what checks have said of those that are checked no longer.
     pub(in crate::engine) fn end(&self, config: &Config, difference: &Difference) {
-        let standby = &self.shared.standby;
+        let (standby, now) = (&self.shared.standby, self.now());
+        for (before, server) in self.config().servers().iter().zip(config.servers()) {
+            if (before.standing == Standing::InFile) != (server.standing == Standing::InFile) {
+                standby.note_change(server.id.0, now);
+            }
+        }
         for &server in &difference.past_servers {
-            standby.forget_server(server, self.now());
+            standby.forget_server(server, now);
         }
         for &server in &difference.checks {
             if config.servers()[usize::from(server)].check.is_none() {
                 standby.server(server).forget_checks();
+                standby.note_change(server, now);
             }
         }
     }

@@ -59,7 +59,7 @@ impl Connection {
         self.deadline
     }
 
-    /// The server has had no eye for it for so long.
+    /// Moves its deadline by the time that handlers took, in which no connection was looked at.
     pub(super) fn put_off(&mut self, time: Duration) {
         self.deadline += time;
     }

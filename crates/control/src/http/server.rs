@@ -211,8 +211,8 @@ impl Server {
         }
     }
 
-    /// Room for one who knocks there, if there is any: a place that is free, or whose it is that has to go. Those whose answer is
-    /// under way keep their places. Some are kept for Unix sockets: whatever peers do over TCP, who administers gets one.
+    /// A place for a connection to this listener: a free one, or that of a connection which has to give it up. Those whose answer is
+    /// under way keep theirs. Some places are for Unix sockets only, so that readers over TCP keep no administrator out.
     fn room(&self, listener: &Listener, connections: &[Connection]) -> Option<Room> {
         let is_unix = matches!(listener, Listener::Unix(..));
         let has_unix = self.listeners.iter().any(|of| matches!(of, Listener::Unix(..)));

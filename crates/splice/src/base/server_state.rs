@@ -248,7 +248,7 @@ impl ServerState<'_> {
         is_down.then(|| (self.failed_check().unwrap_or(CheckFailure::Unanswered), self.since()))
     }
 
-    /// How its last check that failed has failed, if none of its ejections was later.
+    /// How its last failed check failed; none if it has been ejected since, unless it was down then.
     pub fn failed_check(&self) -> Option<CheckFailure> {
         match (self.word().0 & REASON) >> REASON_SHIFT {
             0 => None,
@@ -376,7 +376,7 @@ impl ServerState<'_> {
         let until = milliseconds_up(now + ejected_for);
         let ejected = |word: u64| {
             let is_so = ServerWord(word).until() == trial.unwrap_or(0);
-            // What holds it down is told for as long as it does.
+            // A server that is down keeps the reason of its last failed check.
             let failed_check = if ServerWord(word).is_down() { 0 } else { REASON };
             let silent = if why == Why::Silence { SILENT } else { 0 };
             is_so.then_some(word & !(OF_CALLS | SILENT | failed_check) | silent | until << UNTIL_SHIFT)

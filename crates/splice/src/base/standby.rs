@@ -33,8 +33,8 @@ pub struct Standby {
     servers: ServerStates,
     /// By server: the number of a closing, or 0.
     closings: Box<[AtomicU8]>,
-    /// By server: since when what an operator has said of it holds, or nothing is known of it, in ms.
-    said_at: Box<[AtomicU64]>,
+    /// By server: since when its service, or its place in the configuration, is what it is, in ms.
+    changed_at: Box<[AtomicU64]>,
     listeners: Box<[Word]>,
     engine: Word,
     /// The counts over all cores.
@@ -75,7 +75,7 @@ impl Default for Standby {
         Standby {
             servers: ServerStates::default(),
             closings: bytemuck::zeroed_slice_box(MOST_SERVERS),
-            said_at: bytemuck::zeroed_slice_box(MOST_SERVERS),
+            changed_at: bytemuck::zeroed_slice_box(MOST_SERVERS),
             listeners: (0..MOST_LISTENERS).map(|_| Word::default()).collect(),
             engine: Word::default(),
             meters: Arc::default(),
@@ -160,7 +160,7 @@ impl Standby {
     /// Takes a server out of service, or back; a closing of it is over.
     pub fn set_server(&self, server: u16, service: Service, now: Instant) {
         if self.of_server(server) != service {
-            self.note_said(server, now);
+            self.note_change(server, now);
         }
         self.server(server).set_service(service);
         if service == Service::In {
@@ -172,20 +172,21 @@ impl Standby {
     pub fn forget_server(&self, server: u16, now: Instant) {
         self.close_server(server, 0);
         self.server(server).forget();
-        self.note_said(server, now);
+        self.note_change(server, now);
     }
 
-    fn note_said(&self, server: u16, now: Instant) {
-        if let Some(said_at) = self.said_at.get(usize::from(server)) {
-            said_at.store(now.as_millis(), Ordering::Relaxed);
+    /// A server's service, or its place in the configuration, is another from now on.
+    pub fn note_change(&self, server: u16, now: Instant) {
+        if let Some(changed_at) = self.changed_at.get(usize::from(server)) {
+            changed_at.store(now.as_millis(), Ordering::Relaxed);
         }
     }
 
-    /// Since when what an operator has said of a server holds, or the server has its number.
-    pub fn said_at(&self, server: u16) -> Instant {
-        let said_at = self.said_at.get(usize::from(server));
-        said_at.map_or(Instant::ZERO, |said_at| {
-            Instant::from_millis(said_at.load(Ordering::Relaxed))
+    /// Since when a server's service, and its place in the configuration, is what it is.
+    pub fn changed_at(&self, server: u16) -> Instant {
+        let changed_at = self.changed_at.get(usize::from(server));
+        changed_at.map_or(Instant::ZERO, |changed_at| {
+            Instant::from_millis(changed_at.load(Ordering::Relaxed))
         })
     }
 

@@ -395,7 +395,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// That the cookie which a segment returns has made no connection, to be noted when it has.
-    fn unused(&self, segment: &Segment) -> Option<Unused> {
+    pub(crate) fn unused(&self, segment: &Segment) -> Option<Unused> {
         let filter = &self.handshake.replay_filter;
         filter.find_unused(segment.hash, segment.returned_cookie(), self.now)
     }

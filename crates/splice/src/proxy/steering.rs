@@ -91,11 +91,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// Counts what overload on this core is measured by, wherever the segment is dealt with: SYNs, and cookies that come back,
-    /// whose key all cores have.
+    /// whose key all cores have; each cookie once, however often it comes.
     fn note_handed_over(&mut self, segment: &Segment) {
         let is_syn = segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK);
-        let has_cookie = !is_syn && self.admission.overload.is_shedding() && self.opens_cookie(segment).is_some();
-        if has_cookie {
+        let may_return = segment.has(TcpFlags::ACK) && !segment.flags.intersects(TcpFlags::SYN | TcpFlags::RST);
+        let returns = may_return && self.admission.overload.is_shedding() && self.opens_cookie(segment).is_some();
+        let unused = if returns { self.unused(segment) } else { None };
+        let has_cookie = unused.is_some();
+        if let Some(unused) = unused {
+            self.handshake.replay_filter.note(unused);
             let hash = self.flows.source_hash(segment.key.remote);
             self.admission.validated_clients.note(hash, self.now);
         }

@@ -110,7 +110,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory.
+    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory. Returns whether the
+    /// selector has anything new to look at.
     ///
     /// # Errors
     /// Why they are not kept; what is noted of the segment may be noted again.
