@@ -276,6 +276,30 @@ fn who_has_asked_for_more_gives_way_last() {
     bench.assert_all_returned();
 }
 
+/// The copy that has waited longest is of the connection whose segment has just come: the next one is given up, and not the
+/// connection of a client that has asked for more.
+#[test]
+fn a_connection_that_asks_is_not_reset_while_there_are_copies_of_others() {
+    let mut bench = bench();
+    let mut holed = Client::new(900);
+    holed.connect(&mut bench);
+    let behind = |client: &Client, offset: u32| Segment {
+        seq: client.seq.wrapping_add(offset),
+        ..client.segment(TcpFlags::PSH, b"late")
+    };
+    bench.receive(&behind(&holed, 10));
+    let mut asking = Client::new(901);
+    asking.connect(&mut bench);
+    only(asking.send(&mut bench, b"?"));
+    fill(&mut bench, 0);
+    assert_eq!(given_up(&bench), 0);
+    // It needs a larger block.
+    bench.receive(&behind(&holed, 1_000));
+    assert!(given_up(&bench) > 0);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
 #[test]
 fn a_long_request_empties_a_chunk_of_copies() {
     let mut bench = bench();

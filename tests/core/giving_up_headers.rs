@@ -126,6 +126,25 @@ fn an_incoming_header_is_repeated_with_the_bytes_behind_it(to_server: &str) {
     bench.assert_all_returned();
 }
 
+/// A header came in two segments, of which the first was acknowledged. The second has the request, which is given up as any other.
+#[test]
+fn what_came_with_the_rest_of_a_header_is_given_up() {
+    let mut bench = bench_of(&CONFIG.replacen("name = \"web\"\n", &format!("name = \"web\"\n{BEHIND}"), 1));
+    let mut client = Client::new(1000);
+    client.connect(&mut bench);
+    only(client.send(&mut bench, b"PROXY TCP4 192.0.2.66 "));
+    let syn = only(client.send(&mut bench, b"198.51.100.9 5000 443\r\n0 hello"));
+    for port in 2000..2060 {
+        let fill = format!("PROXY TCP4 192.0.2.{} 198.51.100.9 5000 443\r\n1 fill", port % 50);
+        call(&mut bench, Client::new(port), fill.as_bytes());
+    }
+    assert_eq!(given_up(&bench), 1);
+    let (_, sent) = Server::from_syn(&syn).accept(&mut bench);
+    nothing(sent);
+    bench.finish();
+    bench.assert_all_returned();
+}
+
 /// The inspector is shown each byte once, whoever brings it.
 #[test]
 fn an_inspector_is_shown_what_the_client_repeats() {

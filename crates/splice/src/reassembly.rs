@@ -170,10 +170,16 @@ impl ReassemblyPool {
         self.chunks.bytes_in_use() > mark(self.chunks.capacity())
     }
 
-    /// The slot of the connection that waits longest of those with this claim.
-    pub fn longest(&self, claim: EvictionClass) -> Option<u32> {
-        let order = self.orders.get(claim as usize)?;
-        self.blocks.get(order.longest as usize).map(|block| block.owner.slot)
+    /// The slot of the connection that waits longest of those with this claim, but for the one in the slot `but`.
+    pub fn longest(&self, claim: EvictionClass, but: u32) -> Option<u32> {
+        let of = |index: u32| self.blocks.get(index as usize);
+        let first = of(self.orders.get(claim as usize)?.longest)?;
+        let longest = if first.owner.slot == but {
+            of(first.later)?
+        } else {
+            first
+        };
+        Some(longest.owner.slot)
     }
 
     /// The slots of those whose copies are in the same chunk as that of the one that waits longest: when all of them have

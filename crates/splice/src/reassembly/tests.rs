@@ -173,7 +173,10 @@ fn each_waits_in_the_order_of_its_claim() {
     assert_eq!(slots(&pool, EvictionClass::Unacked), [1]);
     all.iter_mut().for_each(|held| pool.close(held));
     assert_eq!(
-        (pool.longest(EvictionClass::Unacked), pool.longest(EvictionClass::Acked)),
+        (
+            pool.longest(EvictionClass::Unacked, NOBODY),
+            pool.longest(EvictionClass::Acked, NOBODY)
+        ),
         (None, None)
     );
 }
@@ -188,7 +191,7 @@ fn only_what_is_acknowledged_is_left_where_that_makes_room() {
     assert_eq!(pool.in_order(held), bytes);
     assert!(pool.shorten(&mut held, 2048));
     assert_eq!((pool.in_order(held), pool.bytes_in_use()), (&bytes[..2048], 2048 + 64));
-    assert_eq!(pool.longest(EvictionClass::Unacked), None, "the rest is owed");
+    assert_eq!(pool.longest(EvictionClass::Unacked, NOBODY), None, "the rest is owed");
     assert!(!pool.shorten(&mut held, 1100));
     assert!(pool.shorten(&mut held, 0) && held.is_none());
     assert!(pool.in_use() == 0 && !pool.shorten(&mut held, 0));

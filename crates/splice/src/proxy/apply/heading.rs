@@ -9,6 +9,7 @@ use crate::base::settings::{AcceptProxy, Bind};
 use crate::base::transparent_sources;
 use crate::proxy::Rooms;
 use crate::proxy_header::received_headers::{self, HeaderParse, ReceivedHeader};
+use crate::reassembly::EvictionClass;
 use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers;
@@ -88,6 +89,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         client.irs += length as u32;
         client.acknowledged = client.acknowledged.later(client.first_byte());
         client.set_fin(client.fin_offset().map(|offset| offset.saturating_sub(length)));
+        if client.acknowledged_len() == 0 {
+            // Only the header is: the client repeats what came behind it.
+            self.reassembly.set_claim(client.held, EvictionClass::Unacked);
+        }
     }
 
     /// What came behind the header takes its place in the share of the client that the header has named. Where that is used

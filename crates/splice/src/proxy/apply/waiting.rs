@@ -84,10 +84,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             if !self.rooms.reassembly.is_pressed() {
                 return;
             }
-            let others = |longest: &u32| *longest != but;
-            if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Unacked).filter(others) {
+            if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Unacked, but) {
                 self.drive(longest, Event::UnackedEvicted, &mut ActionContext::nothing(), out);
-            } else if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Acked).filter(others) {
+            } else if let Some(longest) = self.rooms.reassembly.longest(EvictionClass::Acked, but) {
                 self.rooms.emit.dropped(DropReason::ConnectionEvicted);
                 self.drive(longest, Event::ConnectionEvicted, &mut ActionContext::nothing(), out);
             } else {
