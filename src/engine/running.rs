@@ -30,10 +30,10 @@ use splice::difference::Difference;
 /// How often a draining engine looks whether connections are left.
 const DRAIN_PACE: Duration = Duration::from_millis(20);
 
-/// How long what has had its time stays in its list if it could not be taken out; twice as long each time.
+/// The first pause between attempts to take expired entries out of lists; it doubles with each failure.
 const EXPIRES_AGAIN: Duration = Duration::from_secs(2);
 
-/// And no longer than that.
+/// The longest.
 const EXPIRES_AGAIN_AT_LAST: Duration = Duration::from_secs(64);
 
 /// How long the end of the engine waits for a capture whose reader is slow.

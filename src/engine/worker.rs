@@ -223,7 +223,7 @@ pub struct Shown {
     longest: LongestRound,
 }
 
-/// The longest round of the last one to two seconds: whoever looks once a second misses none.
+/// The longest round of the last one to two seconds: a reader that looks once a second misses none.
 #[derive(Debug, Default)]
 struct LongestRound {
     of_this_second: Duration,

@@ -313,13 +313,8 @@ fn connections(socket: &Endpoint, wanted: &Wanted) -> Result<String, String> {
     let flags = [("slow", wanted.slow), ("watched", wanted.watched)];
     let set = flags.into_iter().filter(|(_, is_set)| *is_set);
     let filters: Vec<_> = given.chain(set.map(|(name, _)| (name, ""))).collect();
-    let mut rows = Vec::new();
-    pages(socket, "GET", "connections", &filters, |page| {
-        if let Some(Value::Array(more)) = page.get_mut("connections").map(Value::take) {
-            rows.extend(more);
-        }
-        wanted.by_network || rows.len() < wanted.limit
-    })?;
+    let wants_more = |rows: &[Value]| wanted.by_network || rows.len() < wanted.limit;
+    let mut rows = rows(socket, ("connections", "connections"), &filters, wants_more)?;
     if wanted.by_network {
         rows = by_network(&rows);
     }
@@ -350,8 +345,25 @@ pub(super) fn end_connections(socket: &Endpoint, which: (&str, &str)) -> Result<
     Ok(ended)
 }
 
+/// The rows under `key` of as many answers of `path` as it takes, or as those so far want.
+pub(super) fn rows(
+    socket: &Endpoint,
+    (path, key): (&str, &str),
+    filters: &[(&str, &str)],
+    wants_more: impl Fn(&[Value]) -> bool,
+) -> Result<Vec<Value>, String> {
+    let mut rows = Vec::new();
+    pages(socket, "GET", path, filters, |page| {
+        if let Some(Value::Array(more)) = page.get_mut(key).map(Value::take) {
+            rows.extend(more);
+        }
+        wants_more(&rows)
+    })?;
+    Ok(rows)
+}
+
 /// Asks again and again, each time from where the last answer ended, until there is no more or `take` wants none.
-pub(super) fn pages(
+fn pages(
     socket: &Endpoint,
     method: &str,
     path: &str,

@@ -6,7 +6,7 @@ use humantime_serde::re::humantime;
 use serde_json::Value;
 use std::time::Duration;
 
-use super::ctl::{ask, end_connections, pages, query};
+use super::ctl::{ask, end_connections, query, rows};
 use super::print;
 use super::shown::shown;
 
@@ -69,7 +69,10 @@ pub(super) fn list(socket: &Endpoint, command: &ListCommand) -> Result<(), Strin
         ListCommand::Show { list, json } => {
             let answer = match list {
                 None => ask(socket, "GET", "lists")?,
-                Some(list) => changes(socket, list)?,
+                Some(list) => {
+                    let rows = rows(socket, ("list", "changes"), &[("list", list)], |_| true)?;
+                    Value::Array(rows).to_string() + "\n"
+                }
             };
             shown(&answer, *json).map(|text| print(&text))
         }
@@ -96,16 +99,4 @@ pub(super) fn list(socket: &Endpoint, command: &ListCommand) -> Result<(), Strin
         }
         ListCommand::Del { list, prefixes } => change("remove", list, prefixes, &[]),
     }
-}
-
-/// The rows of as many answers as it takes.
-fn changes(socket: &Endpoint, list: &str) -> Result<String, String> {
-    let mut rows = Vec::new();
-    pages(socket, "GET", "list", &[("list", list)], |page| {
-        if let Some(Value::Array(more)) = page.get_mut("changes").map(Value::take) {
-            rows.extend(more);
-        }
-        true
-    })?;
-    Ok(Value::Array(rows).to_string() + "\n")
 }

@@ -128,14 +128,14 @@ impl Arrival {
         Self { looked_up, ..self }
     }
 
-    /// The same of another segment than a SYN, or of one.
+    /// The same, with whether the segment is a SYN.
     #[inline]
     #[must_use]
     pub(crate) fn with_syn(self, is_syn: bool) -> Self {
         Self { is_syn, ..self }
     }
 
-    /// Whether it is a SYN, which is there once for each attempt, but for those that are sent again.
+    /// Whether the segment is a SYN, the first one of an attempt to connect or its retransmission.
     #[doc(hidden)]
     #[inline]
     pub fn is_syn(&self) -> bool {

@@ -1,5 +1,5 @@
-//! Why the core dropped a packet. Every drop is counted under one of these; what was not sent, not repeated or not kept is
-//! counted beside that, and says so.
+//! Why the core dropped a packet. Every drop is counted under one of these. Answers that were not sent, and bytes that were
+//! given up, are counted beside that.
 
 e2d2::reasons! {
     /// Why the core dropped a packet.
@@ -95,8 +95,7 @@ e2d2::reasons! {
         NotAnAnswer = "not_an_answer",
         /// A SYN or an ICMP error, while more comes in than the core can do: those who are connected go first.
         Overload = "overload",
-        /// Its answer was not sent: the rate limit for such is used up. What was dropped for a reason of its own is counted
-        /// there, too.
+        /// An answer was not sent, as its rate limit is used up. The packet may be counted under another reason, too.
         RateLimited = "rate_limited",
         /// Too long for the port it must leave by.
         TooBig = "too_big",

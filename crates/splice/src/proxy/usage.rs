@@ -177,7 +177,7 @@ pub struct Usage {
     pub flows: usize,
     /// Blocks of held bytes.
     pub held: usize,
-    /// Bytes of these blocks, with what is known of them.
+    /// Bytes of these blocks and of their bookkeeping.
     pub held_bytes: usize,
     /// Connections that owe their server something.
     pub debts: usize,

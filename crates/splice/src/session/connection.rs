@@ -16,6 +16,7 @@ use crate::session::slab::Slab;
 use crate::session::state::State;
 use bitflags::bitflags;
 use e2d2::time::Instant;
+use e2d2::wire::tcp::TcpFlags;
 use netfcts::Side;
 use netfcts::seq::SeqNum;
 use std::num::NonZeroU16;
@@ -316,6 +317,13 @@ impl Spliced {
             Side::Client => ack - self.server_seq_offset,
             Side::Server => ack - self.client_seq_offset,
         }
+    }
+
+    /// Whether a segment of the server acknowledges what was sent to it with `ack`, in the client's numbering: not without the ACK
+    /// flag (RFC 9293 3.1), nor what was never sent.
+    #[inline]
+    pub(crate) fn is_acknowledged_by(&self, segment: &Segment, ack: SeqNum) -> bool {
+        segment.has(TcpFlags::ACK) && ack.le(self.to_server.end)
     }
 }
 

@@ -268,7 +268,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
     }
 
-    /// What not every connection asks: kept apart from what is asked of each, which it would slow down.
+    /// The asks that few connections make. Out of the loop over rows, whose frame they would enlarge.
     #[inline(never)]
     fn resolve_seldom(
         &mut self,

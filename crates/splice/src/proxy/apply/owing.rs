@@ -57,10 +57,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return false;
         };
         let ack = spliced.ack_for_peer(from, incoming.segment.ack);
-        // An ACK of what was never sent pays nothing, nor does a number without ACK (RFC 9293 3.1).
         from == Side::Server
-            && incoming.segment.has(TcpFlags::ACK)
-            && ack.le(spliced.to_server.end)
+            && spliced.is_acknowledged_by(incoming.segment, ack)
             && self.rtx.get(spliced.rtx).is_some_and(|debt| debt.is_paid_by(ack))
     }
 

@@ -179,9 +179,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let has_debt = spliced.rtx.is_some();
-        // An ACK of what was never sent pays nothing, nor does a number without ACK (RFC 9293 3.1).
-        let is_believed = segment.has(TcpFlags::ACK) && ack.le(spliced.to_server.end);
-        let pays = has_debt && from == Side::Server && is_believed;
+        let pays = has_debt && from == Side::Server && spliced.is_acknowledged_by(segment, ack);
         let advertised_more = spliced.flags.contains(SplicedFlags::ADVERTISED_MORE);
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
         if has_debt && from == Side::Client && payload_len > 0 {

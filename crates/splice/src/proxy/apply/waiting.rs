@@ -39,13 +39,6 @@ const LAST_ACK_WAIT: Duration = Duration::from_secs(4);
 /// How many give way at most when someone new is held: one more than comes, so that the pressure ends.
 const GIVE_WAY_AT_ONCE: usize = 2;
 
-/// Whether a segment tells anything that has not been looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    Some,
-    None,
-}
-
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Keeps the client's bytes, and sees that others find room after it.
     #[inline(never)]
@@ -63,8 +56,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             held = self.rooms.hold(slot, self.connections.get_mut(slot)?, scene, out);
         }
         match held {
-            Ok(News::Some) => {}
-            Ok(News::None) => return None,
+            Ok(true) => {}
+            Ok(false) => return None,
             Err(error) => {
                 // The client repeats them. There is nothing new for the selector.
                 self.rooms.emit.dropped(error.into());
@@ -109,7 +102,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory. Returns whether the
+    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory. True if the
     /// selector has anything new to look at.
     ///
     /// # Errors
@@ -121,11 +114,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         connection: &mut Connection,
         scene: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
-    ) -> Result<News, ReassemblyError> {
+    ) -> Result<bool, ReassemblyError> {
         let (is_called, share) = (is_called(connection), self.share_of(slot, connection));
         let (Some(Incoming { buffer, segment }), Some(client)) = (&scene.incoming, connection.state.client_mut())
         else {
-            return Ok(News::None);
+            return Ok(false);
         };
         note_client(client, self.reassembly.end(client.held), buffer.data(), segment);
         let payload = segment.payload(buffer.data());
@@ -159,10 +152,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             if in_order <= client.acknowledged_len() && client.fin_offset() != Some(in_order) {
                 // RFC 5681 4.2: a segment behind a gap is acknowledged at once; so is what was lost with our ACK.
                 self.acknowledge_held(connection, scene, out);
-                return Ok(News::None);
+                return Ok(false);
             }
         }
-        Ok(News::Some)
+        Ok(true)
     }
 
     /// Whose share of the memory a connection uses: its client's, whoever brings it. Until a header has named that it is
