@@ -72,9 +72,10 @@ impl Reader {
         thread::spawn(move || {
             let mut running: Option<Running> = None;
             let say = |reply: io::Result<Reply>| {
+                // Before the reply: who has that may give the next order, which stores false.
+                answered.store(true, Ordering::Release);
                 // The receiver is gone at the end only.
                 let _ = tell.send(reply.map_err(|error| error.to_string()));
-                answered.store(true, Ordering::Release);
             };
             for order in taken {
                 match order {
