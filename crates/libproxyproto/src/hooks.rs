@@ -74,8 +74,11 @@ fn look(fd: c_int, take: Take) -> Verdict {
     }
     match proxy_protocol::parse(&first) {
         Ok(Parsed::Incomplete { .. }) => {
-            let mut all = vec![0; V2_MAX_LEN];
-            let length = sys::receive(fd, &mut all, libc::MSG_PEEK).unwrap_or(0);
+            let Some(mut pages) = sys::Pages::<V2_MAX_LEN>::new() else {
+                return Verdict::Close;
+            };
+            let all = pages.bytes();
+            let length = sys::receive(fd, all, libc::MSG_PEEK).unwrap_or(0);
             judge(fd, &all[..length], take)
         }
         _ => judge(fd, &first, take),

@@ -169,17 +169,20 @@ pub(crate) fn forward(listener: i32) {
     if READY.load(Ordering::Acquire) == 0 {
         return;
     }
-    let cookie = sys::cookie(listener);
-    let state = STATE.lock();
-    let others: Vec<SocketAddr> = state
-        .ready
-        .iter()
-        .filter(|ready| Some(ready.listener) != cookie)
-        .map(|ready| ready.address)
-        .collect();
-    drop(state);
-    if let Some(secret) = secret() {
-        for address in others {
+    let (cookie, Some(secret)) = (sys::cookie(listener), secret()) else {
+        return;
+    };
+    // By number, as nothing is allocated under the lock; from the end, so that none is left out when another thread takes one.
+    let numbers = 0..STATE.lock().ready.len();
+    let other = |index: usize| {
+        STATE
+            .lock()
+            .ready
+            .get(index)
+            .map(|ready: &Ready| (ready.listener, ready.address))
+    };
+    for (of, address) in numbers.rev().filter_map(other) {
+        if Some(of) != cookie {
             sys::knock(address, &knock_bytes(secret));
         }
     }
@@ -216,15 +219,15 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
         // The server has closed what it does not know: from here on this process has its own.
         state.channel = sys::channel();
     }
-    if !state.helper {
-        let Some(bell) = sys::channel() else { return false };
-        let thread = std::thread::Builder::new()
-            .name("libproxyproto".into())
-            .stack_size(256 * 1024);
-        if thread.spawn(move || help(bell[1])).is_err() {
+    if !std::mem::replace(&mut state.helper, true) {
+        // Without the lock: a thread is allocated. Who comes meanwhile finds no bell; it is rung below for all.
+        drop(state);
+        let bell = start_helper();
+        state = STATE.lock();
+        (state.helper, state.bell) = (bell.is_some(), bell);
+        if bell.is_none() {
             return false;
         }
-        (state.helper, state.bell) = (true, Some(bell));
     }
     state.incoming.push(Waiting {
         fd,
@@ -240,6 +243,15 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
         let _ = sys::send(bell, &[0]);
     }
     true
+}
+
+/// Starts the helper thread. Returns the bell that wakes it.
+fn start_helper() -> Option<[End; 2]> {
+    let bell = sys::channel()?;
+    let thread = std::thread::Builder::new()
+        .name("libproxyproto".into())
+        .stack_size(256 * 1024);
+    thread.spawn(move || help(bell[1])).is_ok().then_some(bell)
 }
 
 fn most() -> usize {
@@ -270,6 +282,7 @@ fn help(bell: End) {
             }
         }
         waiting = still;
+        waiting.reserve(2 * most());
         waiting.append(&mut STATE.lock().incoming);
         let excess = waiting.len().saturating_sub(most());
         for oldest in waiting.drain(..excess) {
@@ -383,12 +396,11 @@ extern "C" fn in_child() {
     PROCESS.store(sys::process(), Ordering::Relaxed);
     STATE.release();
     let mut state = STATE.lock();
-    let mut fds: Vec<i32> = state.held.drain(..).collect();
-    fds.extend(state.ready.drain(..).map(|ready| ready.fd));
-    fds.extend(state.bell.take().iter().flatten().filter_map(|end| end.fd()));
+    state.held.drain(..).for_each(sys::close);
+    state.ready.drain(..).for_each(|ready| sys::close(ready.fd));
+    let bell = state.bell.take();
+    bell.iter().flatten().filter_map(|end| end.fd()).for_each(sys::close);
     state.incoming.clear();
     state.helper = false;
     READY.store(0, Ordering::Release);
-    drop(state);
-    fds.into_iter().for_each(sys::close);
 }

@@ -442,6 +442,28 @@ pub(crate) unsafe fn unmap<T>(memory: *mut T) {
     unsafe { libc::munmap(memory.cast(), mem::size_of::<T>()) };
 }
 
+/// Bytes in pages of their own, given back with it: a signal handler that has interrupted the allocator may have some.
+pub(crate) struct Pages<const N: usize>(*mut [u8; N]);
+
+impl<const N: usize> Pages<N> {
+    /// All zero; `None` without memory.
+    pub(crate) fn new() -> Option<Self> {
+        map_zeroed().map(Pages)
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8; N] {
+        // SAFETY: mapped until the drop, and only reached through this.
+        unsafe { &mut *self.0 }
+    }
+}
+
+impl<const N: usize> Drop for Pages<N> {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped for this type, and is used no more.
+        unsafe { unmap(self.0) };
+    }
+}
+
 /// Number of this process.
 pub(crate) fn process() -> u32 {
     // SAFETY: it has no condition.

@@ -1,11 +1,13 @@
 /* Calls of the preloaded functions that are interrupted: by a signal whose handler makes the same calls, by fork() in another thread,
-   by a vfork() child that makes them in its parent's memory. Usage: interrupted signal|fork|vfork TIMES PORT.
+   by a vfork() child that makes them in its parent's memory; and connections whose header comes in two parts, which a helper thread
+   keeps, under the same signals. Usage: interrupted signal|fork|vfork|halves TIMES PORT.
    Prints "done", or ends by a message; whoever waits for a lock for ever is ended by an alarm, or from outside. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@
 
 static int listener, first, second, copies[2];
 static volatile sig_atomic_t over;
-static volatile long handled;
+static volatile long handled, accepted;
 
 static void fail(const char *what)
 {
@@ -70,17 +72,72 @@ static void *calling(void *unused)
     return NULL;
 }
 
-static void by_signal(long times)
+/* Accepts a connection whose header came in two parts, if there is one. */
+static void accept_halved(void)
 {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    int fd = accept(listener, NULL, NULL);
+    if (fd >= 0) {
+        if (port_of(fd) != 4003 || close(fd) != 0)
+            fail("a header of two parts says another address");
+        accepted++;
+    } else if (errno != EAGAIN && errno != ECONNABORTED) {
+        fail("accept");
+    }
+}
+
+static void accepting_handler(int signal)
+{
+    (void)signal;
+    int before = errno;
+    accept_halved();
+    /* What takes the allocator's lock in the interrupted code must not be waited for. */
+    if (handled++ % 256 == 0)
+        alarm(20);
+    errno = before;
+}
+
+static void start_signals(void (*by)(int))
+{
+    struct sigaction action = {.sa_handler = by, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &action, NULL);
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
     struct itimerspec often = {.it_interval = {0, 19000}, .it_value = {0, 19000}};
     timer_t timer;
     if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &often, NULL) != 0)
         fail("a timer");
+}
+
+static void by_signal(long times)
+{
+    start_signals(handler);
     while (handled < times)
         call_all(copies[0]);
+}
+
+static void by_halves(long times, struct sockaddr_in address)
+{
+    static const char header[] = "PROXY TCP4 203.0.113.7 10.0.0.1 4003 443\r\n";
+    const size_t half = sizeof header / 2, rest = sizeof header - 1 - half;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (long time = 0; time < times; time++) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(client, (struct sockaddr *)&address, sizeof address) != 0 || send(client, header, half, 0) != (ssize_t)half)
+            fail("a client");
+        /* The first time without signals: a thread is started then. */
+        accept_halved();
+        if (time == 0)
+            start_signals(accepting_handler);
+        if (accepted != time)
+            fail("accepted without its header");
+        if (send(client, header + half, rest, 0) != (ssize_t)rest)
+            fail("a client's second part");
+        while (accepted == time) {
+            struct pollfd woken = {.fd = listener, .events = POLLIN};
+            poll(&woken, 1, 20);
+            accept_halved();
+        }
+        close(client);
+    }
 }
 
 /* Children that are there at a time: none waits for the scheduler alone. */
@@ -158,8 +215,10 @@ int main(int count, char **arguments)
         by_signal(times);
     else if (strcmp(arguments[1], "fork") == 0)
         by_fork(times);
-    else
+    else if (strcmp(arguments[1], "vfork") == 0)
         by_vfork(times);
+    else
+        by_halves(times, address);
     puts("done");
     return 0;
 }

@@ -31,7 +31,8 @@ fn interrupted(by: &str, times: u32) {
             client
         });
         let begin = Instant::now();
-        let limit = Duration::from_secs(60) + Duration::from_micros(if by == "fork" { 10_000 } else { 500 }) * times;
+        let each = if by == "fork" || by == "halves" { 10_000 } else { 500 };
+        let limit = Duration::from_secs(60) + Duration::from_micros(each) * times;
         let status = loop {
             if let Some(status) = server.0.try_wait().expect("its status") {
                 break status;
@@ -58,4 +59,9 @@ fn children_that_are_forked_during_a_call_are_not_stuck() {
 #[test]
 fn children_of_vfork_leave_their_parents_addresses_alone() {
     interrupted("vfork", times(20_000));
+}
+
+#[test]
+fn connections_whose_header_comes_in_two_parts_are_accepted_under_signals() {
+    interrupted("halves", times(2_000));
 }
