@@ -266,7 +266,7 @@ mod tests {
     /// Programs with a port of ours; `None`, and the reason said, where they cannot be loaded.
     fn loaded() -> Option<Kernel> {
         let kernel = Kernel::load(16, None)
-            .map_err(|error| eprintln!("skipped: {error}"))
+            .map_err(|error| crate::inline::lacking(&error))
             .ok()?;
         layout::ports([8443].into_iter())
             .iter()
@@ -416,7 +416,7 @@ mod tests {
         });
         match named.join().expect("a thread") {
             Ok(named) => assert_eq!(named, (vec![], vec!["sweep".to_owned()])),
-            Err(error) => eprintln!("skipped: {error}"),
+            Err(error) => crate::inline::lacking(&error),
         }
     }
 

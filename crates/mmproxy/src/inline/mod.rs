@@ -26,3 +26,14 @@ pub mod kernel;
 mod pins;
 #[cfg(inline_built)]
 mod system;
+
+/// Lists the running test as one that this machine cannot run: not root, or a kernel that takes no such program.
+#[cfg(all(test, inline_built))]
+fn lacking(error: &impl std::fmt::Display) {
+    let test = std::thread::current().name().unwrap_or("inline").to_owned();
+    if rustix::process::geteuid().is_root() {
+        rig::lacking(&test, &error.to_string());
+    } else {
+        rig::skip(&test, &format!("not root: {error}"));
+    }
+}
