@@ -254,7 +254,7 @@ fn a_flood_in_the_name_of_a_client_who_has_been_here_ends_too() {
 }
 
 #[test]
-fn icmp_errors_beyond_their_rate_are_not_looked_at_in_the_middle_of_it() {
+fn icmp_errors_about_strangers_are_shed_in_the_middle_of_it_and_those_about_connections_are_not() {
     let mut bench = Bench::new();
     let (client, _server) = crate::harness::spliced(&mut bench, 40000);
     let passed = only(bench.receive(&client.segment(TcpFlags::PSH, &[b'x'; 1400])));
@@ -262,13 +262,17 @@ fn icmp_errors_beyond_their_rate_are_not_looked_at_in_the_middle_of_it() {
     let told = |bench: &mut Bench| (0..500).map(|_| bench.receive_icmp(port, &error).len()).sum::<usize>();
     assert_eq!((told(&mut bench), bench.dropped(DropReason::RateLimited)), (1, 499));
     overload(&mut bench);
-    let before = bench.dropped(DropReason::Overload);
     bench.now += Duration::from_millis(1024);
-    assert_eq!(
-        (told(&mut bench), bench.dropped(DropReason::RateLimited)),
-        (1, 499 + 99)
-    );
-    assert_eq!(bench.dropped(DropReason::Overload), before + 400);
+    let drops = |bench: &Bench| [DropReason::IcmpUnwanted, DropReason::Overload].map(|reason| bench.dropped(reason));
+    let [unwanted, shed] = drops(&bench);
+    let mut never_sent = passed.clone();
+    never_sent.to.address.set_port(50_000);
+    let (_, forged) = crate::icmp::error_about(&never_sent, Some(1300));
+    assert!((0..500).all(|_| bench.receive_icmp(port, &forged).is_empty()));
+    assert_eq!(drops(&bench), [unwanted + 100, shed + 400]);
+    let heard = told(&mut bench);
+    assert_eq!((heard, bench.dropped(DropReason::RateLimited)), (1, 499 + 499));
+    assert_eq!(drops(&bench), [unwanted + 100, shed + 400]);
 }
 
 #[test]

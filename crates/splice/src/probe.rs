@@ -339,6 +339,10 @@ impl Probes {
 
     /// No server is asked any more.
     pub(crate) fn stop(&mut self) {
+        // It is called in each round of the end.
+        if self.wheel.is_empty() {
+            return;
+        }
         for server in 0..self.patience.len() as u32 {
             self.wheel.disarm(server);
         }

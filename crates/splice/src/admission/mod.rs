@@ -23,7 +23,7 @@ use validated_clients::ValidatedClients;
 /// What one core grants, and to whom.
 pub(crate) struct Admission {
     pub(crate) limits: CoreLimits,
-    /// ICMP errors that are looked at in the middle of an overload.
+    /// ICMP errors about no connection of this core that are looked at in an overload.
     pub(crate) shed_errors: RateLimiter,
     pub(crate) overload: Overload,
     pub(crate) validated_clients: ValidatedClients,

@@ -324,6 +324,10 @@ impl Checks {
 
     /// No server is checked any more.
     pub(crate) fn stop(&mut self) {
+        // It is called in each round of the end.
+        if self.wheel.is_empty() {
+            return;
+        }
         (0..self.servers.len() as u32).for_each(|server| self.wheel.disarm(server));
     }
 
