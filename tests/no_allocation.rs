@@ -140,10 +140,10 @@ impl<S: SelectServer> Counted<S> {
         self.most.time_wait = self.most.time_wait.max(usage.time_wait);
         self.most.held = self.most.held.max(usage.held);
         self.most.half_open = self.most.half_open.max(usage.half_open);
-        self.most.passed_syns = self.most.passed_syns.max(usage.passed_syns);
+        self.most.forwarded_syns = self.most.forwarded_syns.max(usage.forwarded_syns);
         self.most.inspected = self.most.inspected.max(usage.inspected);
         self.most.kept = self.most.kept.max(usage.kept);
-        self.most.debts = self.most.debts.max(usage.debts);
+        self.most.rtx_queues = self.most.rtx_queues.max(usage.rtx_queues);
         self.most.flows = self.most.flows.max(usage.flows);
         self.most.timers = self.most.timers.max(usage.timers);
         self.most.ports = self.most.ports.max(usage.ports);
@@ -524,7 +524,7 @@ fn take_no_memory(selector: impl SelectServer) -> Usage {
     let most = bench.most;
     for (count, of) in [
         (most.half_open, "half-open connections"),
-        (most.passed_syns, "passed SYNs"),
+        (most.forwarded_syns, "forwarded SYNs"),
         (most.held, "held requests"),
         (most.time_wait, "resting connections"),
     ] {
@@ -536,7 +536,7 @@ fn take_no_memory(selector: impl SelectServer) -> Usage {
 #[test]
 fn thousands_of_connections_take_no_memory() {
     let most = take_no_memory(Quiet);
-    assert!(most.debts > 0 && most.inspected == 0, "{most:?}");
+    assert!(most.rtx_queues > 0 && most.inspected == 0, "{most:?}");
 }
 
 #[test]

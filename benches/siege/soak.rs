@@ -1,7 +1,7 @@
 //! `./build.sh bench soak --minutes M`: honest load, loss and attacks for a long time, and nothing left of them.
 //!
 //! The engine's own core inline, in the time of its own work (`benches/siege`). Fails on any leak (buffers, connections,
-//! ports, timers, held bytes, debts), wrong byte, stuck connection or growing memory; a line each ten seconds.
+//! ports, timers, held bytes, retransmission queues), wrong byte, stuck connection or growing memory; a line each ten seconds.
 
 use std::time::{Duration, Instant};
 

@@ -128,7 +128,7 @@ struct World {
 /// A core for two clients: what it sets aside at its start is most of the work of a short input.
 fn make_small(settings: &mut Settings) {
     let capacity = &mut settings.capacity;
-    (capacity.reassembly_memory, capacity.debts) = (80 << 10, 10);
+    (capacity.reassembly_memory, capacity.rtx_queues) = (80 << 10, 10);
     (capacity.time_wait, capacity.inspected, capacity.kept_blocks) = (16, 0, 0);
 }
 

@@ -259,13 +259,13 @@ impl Continued {
             if !had.half_open && listener.needs_half_open() {
                 source.complain(&at, is_first("bind or inspect_delay"));
             }
-            if !had.passed_syns && listener.needs_passed_syns() {
+            if !had.forwarded_syns && listener.needs_forwarded_syns() {
                 source.complain(&at.key("bind"), is_first("bind = \"syn\""));
             }
         }
         if (needs.headers && !had.headers)
             || (needs.sent_headers && !had.sent_headers)
-            || (needs.borrowed && !had.borrowed)
+            || (needs.transparent_sources && !had.transparent_sources)
         {
             let complaint =
                 "has the first PROXY header or transparent server, for which memory is taken at start only; restart";

@@ -27,13 +27,13 @@ pub(super) struct Needs {
     /// SYN-ACKs that are repeated.
     pub(super) half_open: bool,
     /// SYNs that are passed on.
-    pub(super) passed_syns: bool,
+    pub(super) forwarded_syns: bool,
     /// PROXY headers that come, or what the first bytes say for those that go.
     pub(super) headers: bool,
     /// PROXY headers that go.
     pub(super) sent_headers: bool,
     /// Clients' addresses that headers name, as sources.
-    pub(super) borrowed: bool,
+    pub(super) transparent_sources: bool,
 }
 
 impl Config {
@@ -140,10 +140,10 @@ impl Config {
         };
         Needs {
             half_open: self.listeners.iter().any(ListenerConfig::needs_half_open),
-            passed_syns: self.listeners.iter().any(ListenerConfig::needs_passed_syns),
+            forwarded_syns: self.listeners.iter().any(ListenerConfig::needs_forwarded_syns),
             headers: accepts || servers().any(|(announce, _)| fields(announce)),
             sent_headers: servers().any(|(announce, _)| announce != SendProxy::Off),
-            borrowed: accepts && servers().any(|(_, transparent)| transparent),
+            transparent_sources: accepts && servers().any(|(_, transparent)| transparent),
         }
     }
 
@@ -155,7 +155,7 @@ impl Config {
         let strange = |needed| if needed { connections / 4 } else { 0 };
         Capacity {
             half_open: strange(self.needs().half_open),
-            passed_syns: strange(self.needs().passed_syns),
+            forwarded_syns: strange(self.needs().forwarded_syns),
             reassembly_quota: self.engine.reassembly_quota,
             ..Capacity::for_connections(connections, memory, reassembly::most_in(memory))
         }

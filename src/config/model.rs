@@ -213,7 +213,7 @@ impl ListenerConfig {
     }
 
     /// Whether it passes SYNs on.
-    pub(super) fn needs_passed_syns(&self) -> bool {
+    pub(super) fn needs_forwarded_syns(&self) -> bool {
         self.bind == Bind::Syn
     }
 

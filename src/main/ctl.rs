@@ -50,7 +50,7 @@ enum CtlCommand {
     },
     /// Take a server, a pool's servers, a listener or the whole engine out of service: no new connections, open ones go on.
     Drain(Leave),
-    /// The same, and servers are not asked what they can do, either.
+    /// The same, and servers are neither checked nor asked what they can do.
     Maint(Leave),
     /// Take it into service again.
     Ready(Subject),

@@ -29,13 +29,16 @@ impl Topology {
             .zip(macs)
             .map(|(port, mac)| interface(config, port.id, *mac))
             .collect();
-        let borrows = config.servers().iter().any(|server| server.transparent);
+        let has_transparent_sources = config.servers().iter().any(|server| server.transparent);
         let of_listeners = config.ports().iter().flat_map(|port| {
             let addresses = config.listener_addresses(port.id);
             addresses.into_iter().map(|address| (address, port.id))
         });
         let topology = Self::continued(interfaces, &neighbours(config), before)?;
-        Ok((topology.with_borrowed_addresses(borrows)).with_listener_addresses(of_listeners.collect()))
+        Ok(
+            (topology.with_transparent_sources(has_transparent_sources))
+                .with_listener_addresses(of_listeners.collect()),
+        )
     }
 
     /// Where frames to a server go: its own entry if it has a fixed MAC address or is on a link of ours, its gateway's

@@ -130,7 +130,7 @@ pub struct Topology {
     by_address: HashMap<(PortId, IpAddr), NextHopId>,
     /// Ids that are free, below those of `hops`.
     free: Vec<u16>,
-    borrows: bool,
+    has_transparent_sources: bool,
     /// Own addresses that only listeners have, sorted.
     of_listeners: Vec<(IpAddr, PortId)>,
 }
@@ -175,7 +175,7 @@ impl Topology {
                     ..*hop
                 })
                 .collect(),
-            borrows: false,
+            has_transparent_sources: false,
             of_listeners: Vec::new(),
         };
         for neighbour in neighbours {
@@ -186,8 +186,11 @@ impl Topology {
 
     /// The same, for an engine that calls servers from its clients' own addresses (`transparent`), or does not.
     #[must_use]
-    pub fn with_borrowed_addresses(self, borrows: bool) -> Self {
-        Self { borrows, ..self }
+    pub fn with_transparent_sources(self, has_transparent_sources: bool) -> Self {
+        Self {
+            has_transparent_sources,
+            ..self
+        }
     }
 
     /// The same, where these are addresses that another engine may answer for.
@@ -204,7 +207,7 @@ impl Topology {
 
     /// Whether an ICMP error to `address` on this port can be about a packet of ours.
     pub fn gets_errors_for(&self, port: PortId, address: IpAddr) -> bool {
-        self.borrows || self.owns(port, address)
+        self.has_transparent_sources || self.owns(port, address)
     }
 
     /// The interface of a port.

@@ -241,7 +241,7 @@ fn everything(core: usize, view: &ConnectionView, watch: &Watch) -> Value {
         all["client_leg"] = json!({
             "first_seq": client.irs.0,
             "our_first_seq": client.iss.0,
-            "acknowledged": client.acknowledged.0,
+            "acknowledged": client.last_ack_sent.0,
             "mss": client.mss,
             "window": client.window_bytes(),
             "window_scale": client.window_scale(),

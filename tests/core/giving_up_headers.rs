@@ -23,11 +23,11 @@ fn sending(proxy_protocol: &str) -> String {
 
 /// The header that a server gets of a TLS client, with its copy or without it; the second is the client's first flight, as it
 /// passes then.
-fn header_of(client: Client, tlvs: &str, extra: Option<u16>, debts: usize) -> (Vec<u8>, Bench, Client, Server) {
+fn header_of(client: Client, tlvs: &str, extra: Option<u16>, rtx_queues: usize) -> (Vec<u8>, Bench, Client, Server) {
     let text = sending(&format!("{{ send = \"v2\", tlvs = {tlvs} }}"));
     let adjust = |settings: &mut Settings| {
         tight(settings);
-        settings.capacity.debts = debts;
+        settings.capacity.rtx_queues = rtx_queues;
     };
     let mut bench = Bench::make_with(&text, true, adjust, |selector| selector);
     let first = hello("shop.example", "h2");
@@ -40,7 +40,7 @@ fn header_of(client: Client, tlvs: &str, extra: Option<u16>, debts: usize) -> (V
     let header = sent.remove(0).payload;
     assert!(matches!(parse(&header), Ok(Parsed::Complete { length, .. }) if length == header.len()));
     server.ack = server.ack.wrapping_add(header.len() as u32);
-    assert_eq!(sent.len(), usize::from(extra != Some(1) || debts == 0));
+    assert_eq!(sent.len(), usize::from(extra != Some(1) || rtx_queues == 0));
     (header, bench, client, server)
 }
 

@@ -104,7 +104,7 @@ fn a_header_that_there_is_no_room_to_owe_is_sent_all_the_same() {
         "name = \"all\"\n",
         "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n",
     );
-    let few = |settings: &mut Settings| settings.capacity.debts = 3;
+    let few = |settings: &mut Settings| settings.capacity.rtx_queues = 3;
     let mut bench = Bench::make_with(&text, false, few, |selector| selector);
     let header = |port: u16| format!("PROXY TCP4 10.0.0.1 10.0.0.9 {port} 80\r\n").into_bytes();
     let accept = |bench: &mut Bench, port: u16| {
@@ -120,11 +120,17 @@ fn a_header_that_there_is_no_room_to_owe_is_sent_all_the_same() {
         server
     };
     let mut servers: Vec<Server> = (40000..40005).map(|port| accept(&mut bench, port)).collect();
-    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::RtxFull)), (3, 2));
-    // The second pays; the sixth has its room.
+    assert_eq!(
+        (bench.proxy.usage().rtx_queues, bench.dropped(DropReason::RtxFull)),
+        (3, 2)
+    );
+    // The second is acknowledged; the sixth has its room.
     only(servers[1].send(&mut bench, b"answer"));
     accept(&mut bench, 40005);
-    assert_eq!((bench.proxy.usage().debts, bench.dropped(DropReason::RtxFull)), (3, 2));
+    assert_eq!(
+        (bench.proxy.usage().rtx_queues, bench.dropped(DropReason::RtxFull)),
+        (3, 2)
+    );
     let mut again: Vec<_> = bench
         .wait(Duration::from_millis(1_100))
         .into_iter()
@@ -205,7 +211,7 @@ fn the_client_never_sees_the_header() {
     assert_eq!((ack.ack, ack.seq), (client.seq, client.ack));
     let answer = only(server.send(&mut bench, b"answer"));
     assert_eq!((answer.ack, answer.seq), (client.seq, client.ack));
-    assert_eq!(bench.proxy.usage().debts, 0);
+    assert_eq!(bench.proxy.usage().rtx_queues, 0);
     bench.finish();
     bench.assert_all_returned();
 }
@@ -293,7 +299,7 @@ fn a_rst_without_ack_acknowledges_nothing() {
         ..server.segment(TcpFlags::RST, b"")
     };
     bench.receive(&reset);
-    assert_eq!(bench.proxy.usage().debts, 1);
+    assert_eq!(bench.proxy.usage().rtx_queues, 1);
     let again = bench.wait(Duration::from_millis(1_100));
     assert!(again.iter().any(|again| again.payload == header.payload), "{again:?}");
 }
@@ -366,5 +372,5 @@ fn a_request_that_needed_more_follows_the_header_and_both_are_ours() {
     server.ack = server.ack.wrapping_add(39 + 15);
     let ack = only(bench.receive(&server.segment(TcpFlags::ACK, b"")));
     assert_eq!(ack.ack, client.seq);
-    assert_eq!((bench.proxy.usage().debts, bench.proxy.usage().held), (0, 0));
+    assert_eq!((bench.proxy.usage().rtx_queues, bench.proxy.usage().held), (0, 0));
 }

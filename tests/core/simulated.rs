@@ -198,10 +198,10 @@ fn bytes_from_the_other_end_of_the_numbers_are_not_held() {
     assert_eq!(only(held).payload, b"0 this one");
 }
 
-/// An ACK pays what we owe only if it is right: a spoilt one, or one of bytes that were never sent, made us forget bytes
+/// An ACK ends retransmission only if it is right: a spoilt one, or one of bytes that were never sent, made us forget bytes
 /// that the client had forgotten, too.
 #[test]
-fn a_wrong_ack_pays_no_debt() {
+fn a_wrong_ack_ends_no_retransmission() {
     let mut bench = Bench::new();
     let mut client = Client::new(40000);
     client.connect(&mut bench);

@@ -243,7 +243,7 @@ fn past_the_mark_clients_are_answered_by_cookie_and_memory_does_not_grow() {
     }
     let passed = answers.iter().filter(|answer| answer.flags == TcpFlags::SYN).count();
     assert_eq!(passed, 12, "three quarters of a quarter of the connections");
-    assert_eq!(bench.proxy.usage().passed_syns, 12);
+    assert_eq!(bench.proxy.usage().forwarded_syns, 12);
     assert_eq!(bench.dropped(DropReason::ForwardedSynsFull), 988);
     assert_eq!(bench.proxy.memory(), memory);
     // Who was answered by cookie is served all the same.

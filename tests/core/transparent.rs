@@ -134,13 +134,17 @@ fn with_a_header_it_is_the_address_that_the_header_names() {
     let header = b"PROXY TCP4 192.0.2.7 198.51.100.9 5000 443\r\n1 ";
     let (client, mut server) = called(&mut bench, Client::new(40000), header);
     assert_eq!(server.proxy.address.to_string(), "192.0.2.7:5000");
-    assert_eq!(bench.proxy.usage().borrowed, 1);
+    assert_eq!(bench.proxy.usage().transparent_sources, 1);
     server.accept(&mut bench);
     let answer = only(server.send(&mut bench, b"answer"));
     assert_eq!(answer.to, client.me);
     // It rests with its source: a late segment still finds its way.
     bench.finish();
-    assert_eq!(bench.proxy.usage().borrowed, 0, "nothing rests after the end");
+    assert_eq!(
+        bench.proxy.usage().transparent_sources,
+        0,
+        "nothing rests after the end"
+    );
     let record = bench.records()[0];
     assert_eq!(
         (record.client().to_string(), record.local_port),
@@ -156,13 +160,16 @@ fn a_resting_connection_keeps_its_source_and_a_new_one_takes_it_over() {
     server.accept(&mut bench);
     let reset = client.segment(TcpFlags::RST, b"");
     assert_eq!(bench.receive(&reset).len(), 1);
-    assert_eq!((bench.proxy.usage().time_wait, bench.proxy.usage().borrowed), (1, 1));
+    assert_eq!(
+        (bench.proxy.usage().time_wait, bench.proxy.usage().transparent_sources),
+        (1, 1)
+    );
     let late = only(server.send(&mut bench, b"late"));
     assert_eq!(late.to, client.me);
     client = Client::new(40001);
     let (_, mut again) = called(&mut bench, client, header);
     assert_eq!(again.proxy.address, server.proxy.address);
-    assert_eq!(bench.proxy.usage().borrowed, 2);
+    assert_eq!(bench.proxy.usage().transparent_sources, 2);
     again.accept(&mut bench);
     assert_eq!(only(again.send(&mut bench, b"new")).to.address.port(), 40001);
     bench.finish();
@@ -250,7 +257,7 @@ fn a_server_that_does_not_answer_is_given_up_and_the_source_is_free() {
     let sent = bench.wait(Duration::from_secs(60));
     let reset = |segment: &&Segment| segment.to == client.me && segment.flags.contains(TcpFlags::RST);
     assert_eq!(sent.iter().filter(reset).count(), 1);
-    assert_eq!(bench.proxy.usage().borrowed, 0);
+    assert_eq!(bench.proxy.usage().transparent_sources, 0);
     bench.assert_all_returned();
     nothing(bench.finish());
 }

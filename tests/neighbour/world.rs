@@ -78,7 +78,7 @@ impl World {
 
     /// An engine that also sends from its clients' own addresses.
     pub(crate) fn transparent() -> Self {
-        Self::of(topology().with_borrowed_addresses(true), &[LEFT, RIGHT])
+        Self::of(topology().with_transparent_sources(true), &[LEFT, RIGHT])
     }
 
     pub(crate) fn of(topology: Topology, leads: &[PortId]) -> Self {

@@ -34,7 +34,7 @@ const CHUNK_MEMORY: usize = CHUNK + PER_CHUNK * size_of::<Block>() + size_of::<C
 /// How many requests of up to so many bytes fit into `memory` bytes before anyone gives way.
 pub fn requests_in(memory: usize, bytes: usize) -> usize {
     let size = class_of(bytes).map_or(usize::MAX, |class| SIZES[class]);
-    mark(memory / CHUNK_MEMORY) / size
+    high_water_mark(memory / CHUNK_MEMORY) / size
 }
 
 /// The most connections that can have something held in `memory` bytes.
@@ -44,7 +44,7 @@ pub fn most_in(memory: usize) -> usize {
 
 /// The bytes of blocks that may be in use before someone gives way: fifteen sixteenths. What is above is for those who come
 /// meanwhile.
-const fn mark(chunks: usize) -> usize {
+const fn high_water_mark(chunks: usize) -> usize {
     chunks * CHUNK / 16 * 15
 }
 
@@ -65,7 +65,7 @@ pub enum EvictionClass {
     Unacked,
     /// The connection has asked for more of them, which was acknowledged: only with it are they gone.
     Acked,
-    /// Nothing: they are owed to a server.
+    /// Nothing: they are acknowledged, and in a retransmission queue.
     Pinned,
 }
 
@@ -167,7 +167,7 @@ impl ReassemblyPool {
 
     /// True if so much is in use that someone must give way.
     pub fn is_pressed(&self) -> bool {
-        self.chunks.bytes_in_use() > mark(self.chunks.capacity())
+        self.chunks.bytes_in_use() > high_water_mark(self.chunks.capacity())
     }
 
     /// The slot of the connection that waits longest of those with this claim, but for the one in the slot `but`.

@@ -32,7 +32,7 @@ pub(crate) const FRAMES_OF_TIMER: usize = (MAX_FIRST_PAYLOAD + MAX_HEADER) / (LE
 
 const _: () = assert!(FRAMES_OF_TIMER + 2 * FIRED_PER_ROUND <= TIMER_FRAMES_PER_ROUND);
 
-/// Room in the outbox that held and owed bytes leave to everything else: two RSTs to either side for each packet of two
+/// Room in the outbox that held and unacknowledged bytes leave to everything else: two RSTs to either side for each packet of two
 /// bursts, the port's and another core's.
 pub const KEPT_FOR_CONTROL: usize = 4 * 2 * e2d2::BURST;
 
@@ -84,7 +84,7 @@ impl RoundBudget {
     }
 }
 
-/// True while the outbox has room for another segment of held or owed bytes.
+/// True while the outbox has room for another segment of held or unacknowledged bytes.
 #[inline]
 pub(crate) fn has_room_for_data<B>(out: &impl Output<B>) -> bool {
     out.room() > KEPT_FOR_CONTROL

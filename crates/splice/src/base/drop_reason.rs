@@ -64,7 +64,7 @@ e2d2::reasons! {
         SourceInUse = "source_in_use",
         /// More holes between held bytes than are kept track of.
         TooManyHoles = "too_many_holes",
-        /// What was sent to a server could not be kept for repetition: too many servers owe us an acknowledgement.
+        /// What was sent to a server could not be kept for retransmission: too many servers have something to acknowledge.
         RtxFull = "rtx_full",
         /// Not the next bytes of an inspected direction: the sender repeats them after those that are missing.
         OutOfOrder = "out_of_order",
@@ -107,7 +107,7 @@ e2d2::reasons! {
         SourceRoute = "source_route",
         /// Its buffer has no room for the longer header of IPv6.
         NoHeadroom = "no_headroom",
-        /// Held or owed bytes for which this round had no room left: they are sent again like those that are lost.
+        /// Held or unacknowledged bytes for which this round had no room left: they are sent again like those that are lost.
         NoRoom = "no_room",
         /// No buffer was free for a packet we had to make.
         NoBuffer = "no_buffer",

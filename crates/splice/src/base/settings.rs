@@ -224,11 +224,11 @@ pub struct Capacity {
     /// SYN-ACKs remembered for repetition; 0 without a listener that needs it.
     pub half_open: usize,
     /// SYNs remembered until their handshake is complete; 0 without a listener that passes them on.
-    pub passed_syns: usize,
+    pub forwarded_syns: usize,
     /// Bytes of memory for held requests, reserved at start and touched as used.
     pub reassembly_memory: usize,
-    /// Connections that owe their server something, and PROXY headers of those that have none yet.
-    pub debts: usize,
+    /// Connections with bytes to retransmit to their server, and PROXY headers of those that have no server yet.
+    pub rtx_queues: usize,
     /// Inspected connections; only for an engine with an inspector.
     pub inspected: usize,
     /// Blocks of 2 KiB for what inspectors put in the place of other bytes; only for an engine with an inspector.
@@ -242,15 +242,15 @@ const MAX_INSPECTED: usize = 1 << 16;
 
 impl Capacity {
     /// Sensible sizes for a number of open connections, half as many at rest, where the oldest makes room; with so many bytes for
-    /// held requests, and as many debts as [these can be](crate::reassembly::most_in).
-    pub fn for_connections(connections: usize, reassembly_memory: usize, debts: usize) -> Self {
+    /// held requests, and as many retransmission queues as [these can be](crate::reassembly::most_in).
+    pub fn for_connections(connections: usize, reassembly_memory: usize, rtx_queues: usize) -> Self {
         Capacity {
             connections,
             time_wait: (connections / 2).max(1024),
             half_open: 0,
-            passed_syns: 0,
+            forwarded_syns: 0,
             reassembly_memory,
-            debts,
+            rtx_queues,
             inspected: connections.min(MAX_INSPECTED),
             kept_blocks: (connections.min(MAX_INSPECTED) / 4).max(1024),
             reassembly_quota: 25,
@@ -406,7 +406,7 @@ impl Settings {
     }
 
     /// True if the address that a PROXY header names can become a source towards a server.
-    pub fn borrows_carried_addresses(&self) -> bool {
+    pub fn takes_carried_addresses(&self) -> bool {
         self.accepts_headers() && self.servers.iter().any(|server| server.transparent)
     }
 

@@ -78,26 +78,26 @@ mod tests {
 
     #[test]
     fn entries_beyond_the_first_65535_have_names_of_their_own() {
-        let mut borrowed = TransparentSources::new(70_000);
+        let mut sources = TransparentSources::new(70_000);
         let names: Vec<_> = (0..70_000_u32)
-            .map(|n| borrowed.take((u128::from(n), 7)).expect("room"))
+            .map(|n| sources.take((u128::from(n), 7)).expect("room"))
             .collect();
-        assert_eq!(borrowed.take((0, 0)), None);
+        assert_eq!(sources.take((0, 0)), None);
         for (n, &(index, port)) in (0_u32..).zip(&names) {
             assert!(index >= FIRST && index != CLIENT && port != 0);
-            assert_eq!(borrowed.entry(index, port), Some((u128::from(n), 7)));
+            assert_eq!(sources.entry(index, port), Some((u128::from(n), 7)));
         }
-        names.iter().for_each(|&(index, port)| borrowed.release(index, port));
-        assert!(borrowed.is_empty());
+        names.iter().for_each(|&(index, port)| sources.release(index, port));
+        assert!(sources.is_empty());
     }
 
     #[test]
     fn what_names_no_entry_is_left_alone() {
-        let mut borrowed = TransparentSources::new(1);
+        let mut sources = TransparentSources::new(1);
         for (index, port) in [(0, 80), (CLIENT, 80), (FIRST, 0), (FIRST, 2)] {
-            borrowed.release(index, port);
-            assert_eq!(borrowed.entry(index, port), None);
+            sources.release(index, port);
+            assert_eq!(sources.entry(index, port), None);
         }
-        assert!(borrowed.take((1, 1)).is_some() && borrowed.take((2, 2)).is_none());
+        assert!(sources.take((1, 1)).is_some() && sources.take((2, 2)).is_none());
     }
 }

@@ -80,7 +80,7 @@ impl HalfOpenTable {
         }
     }
 
-    /// Remembers a SYN-ACK that was sent at `now_ms`. Returns false past the mark: it will not be repeated.
+    /// Remembers a SYN-ACK that was sent at `now_ms`. Returns false past the high-water mark: it will not be repeated.
     pub(crate) fn push(&mut self, entry: HalfOpen, now_ms: u32) -> bool {
         if self.len() >= self.capacity / 4 * 3 {
             return false;

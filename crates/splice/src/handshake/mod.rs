@@ -48,7 +48,7 @@ impl Handshake {
             isn: IsnGenerator::new(secrets.isn),
             timestamp_base: secrets.timestamp,
             half_open: HalfOpenTable::new(capacity.half_open),
-            forwarded_syns: Slab::new(capacity.passed_syns.min(forwarded_syn::MOST)),
+            forwarded_syns: Slab::new(capacity.forwarded_syns.min(forwarded_syn::MOST)),
             syn_ack_options: SynAckOptions::new(settings),
         }
     }

@@ -5,7 +5,7 @@
 //! ([`kept`]). The sender is told of its bytes only when their replacement has arrived whole; so it goes on repeating
 //! them, and each repetition is answered from what is kept, never by a second call.
 //!
-//! This file holds the table; `apply/inspecting.rs` shows bytes and `apply/repeating.rs` sends what is kept.
+//! This file holds the table; `apply/inspecting.rs` shows bytes and `apply/inspect_send.rs` sends what is kept.
 
 pub(crate) mod direction;
 pub(crate) mod kept;

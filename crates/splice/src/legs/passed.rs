@@ -13,7 +13,7 @@ pub(super) struct Passed {
     /// The highest SEQ+LEN that has passed.
     end: SeqNum,
     /// The highest ACK of the receiver.
-    acknowledged: SeqNum,
+    snd_una: SeqNum,
     /// What has not passed below `end` and is not acknowledged, in the order of the numbers; behind `gap_count` nothing.
     gaps: [Gap; GAPS],
     /// The end of the segment that is timed, and when it passed, in µs of the core's clock (wraps; only differences count).
@@ -32,7 +32,7 @@ impl Passed {
     pub(super) fn new(end: SeqNum) -> Self {
         Passed {
             end,
-            acknowledged: end,
+            snd_una: end,
             gaps: [Gap::default(); GAPS],
             timed: None,
             gap_count: 0,
@@ -51,11 +51,11 @@ impl Passed {
             self.timed = None;
         }
         let fills = self.fill(seq, end);
-        let is_acknowledged = end.le(self.acknowledged);
+        let is_acknowledged = end.le(self.snd_una);
         self.end = self.end.later(end);
         if is_acknowledged {
             // RFC 9293 3.8.4: a keep-alive may have one byte, the last that was acknowledged.
-            let is_keep_alive = end == seq + 1 && end == self.acknowledged;
+            let is_keep_alive = end == seq + 1 && end == self.snd_una;
             return (!is_keep_alive).then_some(Sent::Duplicate);
         }
         Some(if fills { Sent::OutOfOrder } else { Sent::Retransmitted })
@@ -74,10 +74,10 @@ impl Passed {
 
     /// The receiver acknowledges `ack` at `now`. Returns the round-trip time in µs if that ends one.
     pub(super) fn note_acknowledged(&mut self, ack: SeqNum, now: Instant) -> Option<u32> {
-        if !(ack.gt(self.acknowledged) && ack.le(self.end)) {
+        if !(ack.gt(self.snd_una) && ack.le(self.end)) {
             return None;
         }
-        self.acknowledged = ack;
+        self.snd_una = ack;
         if self.gap_count > 0 {
             // It has what has never passed here: another way, or what was forgotten.
             self.keep_gaps(|gap| {

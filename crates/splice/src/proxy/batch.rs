@@ -241,7 +241,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn is_open_leg(&self, flow: FlowRef, key: &FourTuple) -> bool {
         let connection = self.connections.get(flow.slot());
         connection.is_some_and(|connection| {
-            (connection.ends).is_leg(&self.rooms.settings, &self.rooms.borrowed, flow.side(), key)
+            (connection.ends).is_leg(&self.rooms.settings, &self.rooms.transparent_sources, flow.side(), key)
         })
     }
 

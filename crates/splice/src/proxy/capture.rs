@@ -257,7 +257,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             emit,
             now,
             settings,
-            borrowed,
+            transparent_sources,
             flows,
             time_wait,
             ..
@@ -278,7 +278,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 Whose::Resting | Whose::Uncaptured | Whose::Stranger => time_wait.entry(slot).map(|rested| rested.ends),
             });
             ends.map_or(hash_of_leg, |ends| {
-                let key = ends.key(settings, borrowed, Side::Client);
+                let key = ends.key(settings, transparent_sources, Side::Client);
                 key.map_or(0, |key| flows.hash(&key))
             })
         };
@@ -314,7 +314,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             emit,
             now,
             settings,
-            borrowed,
+            transparent_sources,
             flows,
             ..
         } = &mut self.rooms;
@@ -323,7 +323,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         };
         emit.telling = Telling::All;
         let connection = self.connections.get(slot);
-        let key = || connection.and_then(|connection| connection.ends.key(settings, borrowed, Side::Client));
+        let key = || connection.and_then(|connection| connection.ends.key(settings, transparent_sources, Side::Client));
         let interrupted = tap.enter(slot, *now, || key().map_or(0, |key| flows.hash(&key)));
         (interrupted, tap.current() == Some(slot))
     }

@@ -252,9 +252,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         };
         let listener = connection.listener;
         let (client, _) = self.rooms.new_opening(listener, opened, &incoming);
-        let mut scene = ActionContext::nothing();
-        scene.client = Some(client);
-        self.drive_segment(slot, Event::CookieAck, &mut scene, out);
+        let mut context = ActionContext::nothing();
+        context.client = Some(client);
+        self.drive_segment(slot, Event::CookieAck, &mut context, out);
         self.rooms.handshake.replay_filter.note(unused);
         self.rooms.on_cookie_returned(incoming.segment.key.remote);
         self.rooms.count_late(slot, listener, incoming.segment);

@@ -31,12 +31,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// An ICMP or ICMPv6 error to one of our addresses, whose own checksums are right.
     pub fn handle_icmp_error(&mut self, now: Instant, packet: Packet<P::Buffer>, out: &mut impl Output<P::Buffer>) {
         self.rooms.set_now(now);
-        // Errors are advice (RFC 5927 4.1: most of a flood is made up); while there is not time for all they wait behind
-        // connections, as SYNs do.
-        if self.rooms.admission.overload.is_shedding() && !self.rooms.admission.shed_errors.take(now) {
-            self.rooms.admission.overload.note_drop(now);
-            return self.rooms.emit.dropped(DropReason::Overload);
-        }
         if let Err(reason) = self.pass_icmp_error(packet, out) {
             self.rooms.emit.dropped(reason);
         }
@@ -58,6 +52,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let key = FourTuple::new(receiver, (mapped(quoted.src_addr), quoted.src_port));
         let hash = self.rooms.flows.hash(&key);
         let Some(flow) = self.find_key(hash, &key) else {
+            // Most of a flood is made up (RFC 5927 4.1). While there is not time for all, few errors about strangers are
+            // passed to other cores; those about our connections are limited by connection.
+            let admission = &mut self.rooms.admission;
+            if admission.overload.is_shedding() && !admission.shed_errors.take(self.rooms.now) {
+                admission.overload.note_drop(self.rooms.now);
+                return Err(DropReason::Overload);
+            }
             return match self.rooms.hand_over_icmp_error(&key, packet, out) {
                 Some(_) => Err(DropReason::IcmpUnwanted),
                 None => Ok(()),
@@ -153,7 +154,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         IcmpError::TooBig(mtu.min(of(path.device)).min(beyond))
     }
 
-    /// What we owe is cut into segments by us: they must fit the path, too.
+    /// The engine's own retransmissions must fit the path, too.
     fn lower_rtx_mss(&mut self, slot: u32, connection: &Connection, towards: Side, icmp_error: IcmpError) {
         let IcmpError::TooBig(mtu) = icmp_error else { return };
         let mtu = mtu.min(u32::from(u16::MAX)) as u16;
@@ -161,9 +162,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if let Some(direction) = self.inspections.sent_by_mut(slot, towards.peer()) {
             lower(&mut direction.mss, direction.tsval.is_some());
         }
-        let owed = connection.spliced().filter(|_| towards == Side::Server);
-        if let Some(debt) = owed.and_then(|spliced| self.rtx.get_mut(spliced.rtx)) {
-            lower(&mut debt.mss, debt.timestamps.is_some());
+        let towards_server = connection.spliced().filter(|_| towards == Side::Server);
+        if let Some(queue) = towards_server.and_then(|spliced| self.rtx.get_mut(spliced.rtx)) {
+            lower(&mut queue.mss, queue.timestamps.is_some());
         }
     }
 

@@ -84,7 +84,7 @@ pub struct Proxy<P: BufferPool, S, N> {
     rooms: Rooms<P, S, N>,
 }
 
-/// All that a core has beside its connections: lent next to one of them, which is looked up once for that.
+/// All that a core has beside its connections: passed beside one of them, which is looked up once for that.
 struct Rooms<P: BufferPool, S, N> {
     settings: Arc<Settings>,
     now: Instant,
@@ -100,7 +100,7 @@ struct Rooms<P: BufferPool, S, N> {
     reassembly: ReassemblyPool,
     headers: ProxyHeaders,
     /// Clients' addresses that PROXY headers have named, as sources towards servers.
-    borrowed: TransparentSources,
+    transparent_sources: TransparentSources,
     rtx: RtxQueues,
     inspections: Inspections,
     time_wait: TimeWaitRing,
@@ -151,7 +151,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             selector.reserve_contexts(inspected);
         }
         let flows = 2 * (capacity.connections + capacity.time_wait);
-        let borrowed = if settings.borrows_carried_addresses() {
+        let transparent_sources = if settings.takes_carried_addresses() {
             TransparentSources::new(capacity.connections + capacity.time_wait)
         } else {
             TransparentSources::default()
@@ -167,8 +167,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             handshake: Handshake::new(&settings, secrets),
             reassembly: ReassemblyPool::new(capacity.reassembly_memory, capacity.reassembly_quota),
             headers: ProxyHeaders::new(&settings),
-            borrowed,
-            rtx: RtxQueues::new(capacity.debts, settings.writes_headers()),
+            transparent_sources,
+            rtx: RtxQueues::new(capacity.rtx_queues, settings.writes_headers()),
             inspections: Inspections::new(capacity.connections, inspected, kept_blocks),
             time_wait: TimeWaitRing::new(capacity.time_wait),
             sources: SourcePorts::new(&settings),
@@ -339,13 +339,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return;
         }
         if is_inspected {
-            let mut scene = ActionContext::with(from, incoming);
-            let event = self.rooms.handle_inspected(slot, connection, from, &mut scene, out);
+            let mut context = ActionContext::with(from, incoming);
+            let event = self.rooms.handle_inspected(slot, connection, from, &mut context, out);
             if awaits_first_byte {
                 self.rooms.note_first_byte(slot, connection);
             }
             if let Some(event) = event {
-                self.drive_segment(slot, event, &mut scene, out);
+                self.drive_segment(slot, event, &mut context, out);
             }
             return;
         }

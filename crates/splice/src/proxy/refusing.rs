@@ -280,7 +280,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Forgets a connection, and remembers not to answer what its client still sends.
     fn silence(&mut self, connection: &Connection) -> Event {
-        if let Some(key) = connection.ends.key(&self.settings, &self.borrowed, Side::Client) {
+        if let Some(key) = connection
+            .ends
+            .key(&self.settings, &self.transparent_sources, Side::Client)
+        {
             self.handshake.silenced.note(self.flows.hash(&key), self.now);
         }
         Event::Silenced

@@ -19,11 +19,14 @@ pub(crate) fn way_to_client(settings: &Settings, ends: &Endpoints) -> Path {
 #[inline(always)]
 pub(crate) fn way_to_server(
     settings: &Settings,
-    borrowed: &TransparentSources,
+    transparent_sources: &TransparentSources,
     neighbours: &impl NextHops,
     ends: &Endpoints,
 ) -> Option<Path> {
     let server = ends.server(settings)?;
-    let key = FourTuple::new((server.address, server.port), ends.source(settings, borrowed)?);
+    let key = FourTuple::new(
+        (server.address, server.port),
+        ends.source(settings, transparent_sources)?,
+    );
     Some(settings.path(&key, neighbours.mac(server.next_hop)?, server.device))
 }

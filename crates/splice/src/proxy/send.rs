@@ -78,7 +78,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn path_of(&self, side: Side, ends: &Endpoints) -> Option<Path> {
         match side {
             Side::Client => Some(routes::way_to_client(&self.settings, ends)),
-            Side::Server => routes::way_to_server(&self.settings, &self.borrowed, &self.next_hops, ends),
+            Side::Server => routes::way_to_server(&self.settings, &self.transparent_sources, &self.next_hops, ends),
         }
     }
 
@@ -87,8 +87,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let (seq, ack, window) = match (&connection.state, connection.state.client()) {
             (State::Spliced(spliced), _) => {
                 // What the client has been told stays true while the server has not acknowledged it.
-                let debt = self.rtx.get(spliced.rtx).filter(|_| to == Side::Client);
-                spliced_numbers(spliced, to, debt.map(|debt| debt.end))
+                let queue = self.rtx.get(spliced.rtx).filter(|_| to == Side::Client);
+                spliced_numbers(spliced, to, queue.map(|queue| queue.end))
             }
             (_, None) => (SeqNum(0), SeqNum(0), 0),
             (state, Some(client)) => {
@@ -152,13 +152,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn challenge(
         &mut self,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+        let Some(Incoming { buffer, segment }) = context.incoming.take() else {
             return;
         };
-        let to = scene.from;
+        let to = context.from;
         if !self.may_challenge(connection, to) {
             return self.emit.dropped(DropReason::RateLimited);
         }

@@ -178,10 +178,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             State::LastAck(_) => Some(Event::LastAckTimeout),
             State::Spliced(spliced) => {
                 let now_ms = self.now.as_millis() as u32;
-                if let Some(debt) = self.rtx.get(spliced.rtx)
-                    && debt.timer.is_due(now_ms)
+                if let Some(queue) = self.rtx.get(spliced.rtx)
+                    && queue.timer.is_due(now_ms)
                 {
-                    return Some(if debt.timer.has_tried(rtx::MAX_TRIES) {
+                    return Some(if queue.timer.has_tried(rtx::MAX_TRIES) {
                         Event::RetransmitLimit
                     } else {
                         Event::RetryDue
@@ -290,8 +290,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let silent = (now.as_millis() as u32).wrapping_sub(spliced.last_seen);
         let over = (now + limit).as_nanos().saturating_sub(u64::from(silent) * 1_000_000);
         let mut deadline = Instant::from_nanos(over);
-        if let Some(debt) = self.rtx.get(spliced.rtx) {
-            deadline = deadline.min(now + milliseconds_until(now, debt.timer.deadline()));
+        if let Some(queue) = self.rtx.get(spliced.rtx) {
+            deadline = deadline.min(now + milliseconds_until(now, queue.timer.deadline()));
         }
         if let Some(kept) = self.inspections.of(slot).and_then(Inspection::deadline) {
             deadline = deadline.min(now + milliseconds_until(now, kept));

@@ -21,17 +21,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             connections: self.connections.len(),
             time_wait: self.rooms.time_wait.len(),
             half_open: self.rooms.handshake.half_open.len(),
-            passed_syns: self.rooms.handshake.forwarded_syns.len(),
+            forwarded_syns: self.rooms.handshake.forwarded_syns.len(),
             flows: self.rooms.flows.len(),
             held: self.rooms.reassembly.in_use(),
             held_bytes: self.rooms.reassembly.bytes_in_use(),
-            debts: self.rooms.rtx.len(),
+            rtx_queues: self.rooms.rtx.len(),
             inspected: self.rooms.inspections.len(),
             watched: self.rooms.legs.len(),
             kept: self.rooms.inspections.kept.in_use(),
             probes: self.rooms.probes.len() + self.rooms.checks.len(),
             headers: self.rooms.headers.received.len(),
-            borrowed: self.rooms.borrowed.len(),
+            transparent_sources: self.rooms.transparent_sources.len(),
             timers: self.rooms.timers.len(),
             ports: self.rooms.sources.in_use(),
         }
@@ -58,7 +58,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     }
 
     /// Bytes of [`memory`](Self::memory) that were not in use at the start, and are from now on: for source ports, held bytes,
-    /// debts and headers.
+    /// retransmission queues and headers.
     pub fn memory_grown(&self) -> usize {
         self.rooms.sources.grown()
             + self.rooms.reassembly.grown()
@@ -98,19 +98,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             ("inspections", self.rooms.inspections.memory()),
             (
                 "headers",
-                self.rooms.headers.received.memory() + self.rooms.borrowed.memory(),
+                self.rooms.headers.received.memory() + self.rooms.transparent_sources.memory(),
             ),
             ("strangers_and_servers", strangers + servers),
         ]
     }
 
     /// Bytes of all places that are taken: by connections open and at rest, their flows, timers, ports, held and kept
-    /// bytes, debts, headers, records, and by SYNs that are remembered. Zero when nothing is.
+    /// bytes, retransmission queues, headers, records, and by SYNs that are remembered. Zero when nothing is.
     ///
     /// Not in it are structures that are overwritten in turn and never full: the fingerprints of used cookies and of dropped flows, promises.
     pub fn memory_in_use(&self) -> usize {
         let (rooms, places, open) = (&self.rooms, self.connections.capacity(), self.connections.len());
-        let (capacity, borrowed) = (rooms.settings.capacity, &rooms.borrowed);
+        let (capacity, transparent_sources) = (rooms.settings.capacity, &rooms.transparent_sources);
         let (timers, inspections) = (&rooms.timers, &rooms.inspections);
         let (half_open, syns) = (&rooms.handshake.half_open, &rooms.handshake.forwarded_syns);
         let ports = rooms.sources.in_use();
@@ -125,7 +125,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             + rooms.rtx.bytes_in_use()
             + share(inspections.memory(), inspections.len(), capacity.inspected)
             + rooms.headers.received.bytes_in_use()
-            + share(borrowed.memory(), borrowed.len(), sources)
+            + share(transparent_sources.memory(), transparent_sources.len(), sources)
             + share(half_open.memory(), half_open.len(), 3 * capacity.half_open)
             + share(syns.memory(), syns.len(), syns.capacity())
             + ports * PortPools::BYTES_PER_PORT
@@ -172,15 +172,15 @@ pub struct Usage {
     /// SYN-ACKs that may have to be repeated.
     pub half_open: usize,
     /// SYNs that were passed on and whose client has not acknowledged the answer.
-    pub passed_syns: usize,
+    pub forwarded_syns: usize,
     /// Entries of the flow table.
     pub flows: usize,
     /// Blocks of held bytes.
     pub held: usize,
     /// Bytes of these blocks and of their bookkeeping.
     pub held_bytes: usize,
-    /// Connections that owe their server something.
-    pub debts: usize,
+    /// Connections with bytes to retransmit to their server.
+    pub rtx_queues: usize,
     /// Inspected connections.
     pub inspected: usize,
     /// Connections whose legs are watched.
@@ -192,7 +192,7 @@ pub struct Usage {
     /// PROXY headers of clients whose server is not connected yet.
     pub headers: usize,
     /// Addresses of clients that are used towards servers.
-    pub borrowed: usize,
+    pub transparent_sources: usize,
     /// Armed timers.
     pub timers: usize,
     /// Source ports in use.

@@ -250,7 +250,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let view = ConnectionView {
             slot,
             listener_address: addresses.value(connection.ends.listener_address),
-            source: connection.ends.source(&self.rooms.settings, &self.rooms.borrowed),
+            source: connection
+                .ends
+                .source(&self.rooms.settings, &self.rooms.transparent_sources),
             began: self.rooms.records.start(slot),
             // Whoever is not watched has no place there to be looked for.
             legs: (connection.is_watched())

@@ -18,7 +18,7 @@ impl ProxyHeaders {
         let capacity = settings.capacity;
         let payload_fields = settings.fields_from_payload();
         let (connections, entries) = if settings.accepts_headers() || payload_fields != SendProxyFields::default() {
-            (capacity.connections, capacity.debts)
+            (capacity.connections, capacity.rtx_queues)
         } else {
             (0, 0)
         };

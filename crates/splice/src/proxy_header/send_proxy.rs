@@ -1,6 +1,6 @@
 //! The PROXY header that a connection to a server begins with (DECISIONS.md 14).
 //!
-//! The header is ours: no client will repeat it. So it becomes the first part of what we owe to the server
+//! The header is the engine's: no client retransmits it. So it becomes the first part of what the engine retransmits to the server
 //! ([`rtx`](crate::retransmit::rtx)), goes out before the client's first bytes, in their segment if both fit, and all client bytes move
 //! behind it in the server's numbering. Written once, when the server has accepted, to where it stays until then.
 

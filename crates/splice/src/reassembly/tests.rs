@@ -191,7 +191,11 @@ fn only_what_is_acknowledged_is_left_where_that_makes_room() {
     assert_eq!(pool.in_order(held), bytes);
     assert!(pool.shorten(&mut held, 2048));
     assert_eq!((pool.in_order(held), pool.bytes_in_use()), (&bytes[..2048], 2048 + 64));
-    assert_eq!(pool.longest(EvictionClass::Unacked, NOBODY), None, "the rest is owed");
+    assert_eq!(
+        pool.longest(EvictionClass::Unacked, NOBODY),
+        None,
+        "the rest is acknowledged"
+    );
     assert!(!pool.shorten(&mut held, 1100));
     assert!(pool.shorten(&mut held, 0) && held.is_none());
     assert!(pool.in_use() == 0 && !pool.shorten(&mut held, 0));

@@ -1,12 +1,12 @@
-//! What we owe to a server: the PROXY header, and client bytes that we acknowledged before there was a server
+//! Retransmission towards a server: of the PROXY header, and of client bytes that were acknowledged before there was a server
 //! (DECISIONS.md 3 and 14).
 //!
-//! The client has forgotten them, so we repeat them until the server acknowledges: after RTO with back-off (RFC 6298
+//! The client has released them, so they are retransmitted until the server acknowledges: after RTO with back-off (RFC 6298
 //! 5.4–5.6), and at once after three duplicate ACKs (RFC 5681 3.2). Until then ACKs towards the client never fall
-//! below what it has been told already.
+//! below what has been acknowledged to it already.
 //!
-//! Budget: a debt is one line, and a header stands beside it where it was [written](RtxQueues::draft): it is never copied but
-//! into segments. Mostly the server's answer pays at once, which [`RtxQueue::is_paid_by`] tells.
+//! Budget: a queue is one cache line, and its header stands beside it where it was [written](RtxQueues::draft): it is copied into
+//! segments only. Mostly the server's first ACK acknowledges all, which [`RtxQueue::is_acked_by`] tells.
 
 use crate::base::sizes::MAX_HEADER;
 use crate::retransmit::rtx_timer::RtxTimer;
@@ -15,10 +15,10 @@ use crate::session::slab::Slab;
 use e2d2::memory::LargeSlice;
 use netfcts::seq::SeqNum;
 
-/// Repetitions of one debt before the server is given up: about two minutes of silence.
+/// Retransmissions without progress before the server is given up: about two minutes of silence.
 pub(crate) const MAX_TRIES: u8 = 7;
 
-/// One connection's debt, in the client's numbers.
+/// The unacknowledged bytes of one connection, in the client's numbers.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct RtxQueue {
@@ -28,47 +28,47 @@ pub(crate) struct RtxQueue {
     pub held: Option<BufferId>,
     /// The number of the client's first byte.
     pub first: SeqNum,
-    /// The first number that is not owed.
+    /// The number behind the last byte.
     pub end: SeqNum,
     /// The largest segment for the server.
     pub mss: u16,
     /// TSval and TSecr for the server, if timestamps were agreed.
     pub timestamps: Option<(u32, u32)>,
-    /// When to repeat.
+    /// When to retransmit.
     pub timer: RtxTimer,
-    /// The client's first bytes have been sent: when they come, it is a repetition.
+    /// The client's first bytes have been sent: when they come again, they are retransmitted.
     pub first_bytes_sent: bool,
-    /// The client was told of no room, and waits to hear of some.
+    /// A window of 0 was sent to the client, which waits for an update.
     pub is_shut: bool,
-    /// The first byte that the server has not acknowledged.
-    pub last_ack: SeqNum,
-    /// The window field of the server's last ACK, if there was one.
-    pub last_window: Option<u16>,
+    /// SND.UNA of RFC 9293 3.3.1: the first byte that the server has not acknowledged.
+    pub snd_una: SeqNum,
+    /// SND.WND as the window field of the server's last ACK has it, if there was one.
+    pub snd_wnd: Option<u16>,
 }
 
 const _: () = assert!(
     Slab::<RtxQueue>::slot_size() == 64,
-    "a debt and its slot fit a cache line"
+    "a queue and its slot fit a cache line"
 );
 
-/// What an ACK of the server does to a debt.
+/// What an ACK of the server does to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckEffect {
-    /// All is paid.
+    /// All is acknowledged.
     Full,
-    /// Nothing has been paid.
+    /// Nothing new is acknowledged.
     Open,
-    /// Something has been paid: the timer begins anew.
+    /// A part is acknowledged: the timer begins anew.
     Progress,
-    /// The third duplicate: repeat now.
-    Repeat,
+    /// The third duplicate: retransmit now.
+    Retransmit,
 }
 
 impl RtxQueue {
-    /// True if an ACK pays for everything, and is news to the client whatever else its segment says: the client has never
+    /// True if an ACK acknowledges everything, and is to be passed to the client whatever else its segment says: the client has never
     /// seen our header.
     #[inline]
-    pub(crate) fn is_paid_by(&self, ack: SeqNum) -> bool {
+    pub(crate) fn is_acked_by(&self, ack: SeqNum) -> bool {
         ack.gt(self.end) || ack == self.end && !self.is_header_only()
     }
 
@@ -77,21 +77,21 @@ impl RtxQueue {
         if ack.ge(self.end) {
             return AckEffect::Full;
         }
-        let is_same_window = self.last_window.is_none_or(|last| last == window);
-        if ack.ge(self.last_ack) {
-            self.last_window = Some(window);
+        let is_same_window = self.snd_wnd.is_none_or(|last| last == window);
+        if ack.ge(self.snd_una) {
+            self.snd_wnd = Some(window);
         }
-        if ack.gt(self.last_ack) {
-            self.last_ack = ack;
+        if ack.gt(self.snd_una) {
+            self.snd_una = ack;
             self.timer.on_progress(now_ms);
             return AckEffect::Progress;
         }
-        if ack == self.last_ack && window == 0 {
+        if ack == self.snd_una && window == 0 {
             self.timer.on_zero_window();
         }
         // RFC 5681 2 (e): an ACK with another window is no duplicate.
-        if ack == self.last_ack && pure && is_same_window && self.timer.on_duplicate_ack() {
-            return AckEffect::Repeat;
+        if ack == self.snd_una && pure && is_same_window && self.timer.on_duplicate_ack() {
+            return AckEffect::Retransmit;
         }
         AckEffect::Open
     }
@@ -124,17 +124,17 @@ struct Room([u8; MAX_HEADER]);
 
 const NO_HEADER: Room = Room([0; MAX_HEADER]);
 
-/// All debts of one core, with the headers that are part of them.
+/// All queues of one core, with the headers that are part of them.
 pub(crate) struct RtxQueues {
     entries: Slab<RtxQueue>,
     /// One for each entry if any server gets a header.
     rooms: LargeSlice<Room>,
-    /// For a header that is sent without being owed because no entry is free.
+    /// For a header that is sent once because no entry is free.
     spare: Room,
 }
 
 impl RtxQueues {
-    /// Room for so many debts, and for their headers unless no server gets any: they are most of the memory, which is
+    /// Room for so many queues, and for their headers unless no server gets any: they are most of the memory, which is
     /// touched as it is used.
     pub(crate) fn new(capacity: usize, with_headers: bool) -> Self {
         let headers = if with_headers { capacity } else { 0 };
@@ -145,7 +145,7 @@ impl RtxQueues {
         }
     }
 
-    /// Where the next header is written: the room of the debt that [`RtxQueues::insert`] will make next.
+    /// Where the next header is written: that of the queue that [`RtxQueues::insert`] will make next.
     #[inline]
     pub(crate) fn draft(&mut self) -> &mut [u8; MAX_HEADER] {
         let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
@@ -155,7 +155,7 @@ impl RtxQueues {
         &mut self.rooms.get_mut(place).unwrap_or(&mut self.spare).0
     }
 
-    /// What was written last to [`RtxQueues::draft`], and is not owed yet.
+    /// What was written last to [`RtxQueues::draft`], and is in no queue yet.
     #[inline]
     pub(crate) fn drafted(&self, header_len: u16) -> &[u8] {
         let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
@@ -163,16 +163,16 @@ impl RtxQueues {
         room.0.get(..usize::from(header_len)).unwrap_or_default()
     }
 
-    /// Keeps a debt, whose header was written to [`RtxQueues::draft`].
+    /// Keeps a queue, whose header was written to [`RtxQueues::draft`].
     ///
     /// # Errors
-    /// The debt itself, if there is no room.
+    /// The queue itself, if there is no room.
     #[inline]
-    pub(crate) fn insert(&mut self, debt: RtxQueue) -> Result<RtxId, RtxQueue> {
-        self.entries.insert(debt).map(RtxId::of)
+    pub(crate) fn insert(&mut self, queue: RtxQueue) -> Result<RtxId, RtxQueue> {
+        self.entries.insert(queue).map(RtxId::of)
     }
 
-    /// Forgets a debt. Returns the bytes that were held for it, if there were any.
+    /// Forgets a queue. Returns the bytes that were held for it, if there were any.
     #[inline]
     pub(crate) fn forget(&mut self, id: Option<RtxId>) -> Option<BufferId> {
         let held = self.get(id)?.held;
@@ -180,32 +180,32 @@ impl RtxQueues {
         held
     }
 
-    /// A debt.
+    /// A queue.
     #[inline]
     pub(crate) fn get(&self, id: Option<RtxId>) -> Option<&RtxQueue> {
         self.entries.get(id?.number())
     }
 
-    /// A debt, to change it.
+    /// A queue, to change it.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: Option<RtxId>) -> Option<&mut RtxQueue> {
         self.entries.get_mut(id?.number())
     }
 
-    /// A debt and its header.
+    /// A queue and its header.
     pub(crate) fn with_header(&self, id: Option<RtxId>) -> Option<(&RtxQueue, &[u8])> {
-        let debt = self.get(id)?;
+        let queue = self.get(id)?;
         let room = self.rooms.get(id?.number() as usize);
-        let header = room.and_then(|room| room.0.get(..usize::from(debt.header_len)));
-        Some((debt, header.unwrap_or_default()))
+        let header = room.and_then(|room| room.0.get(..usize::from(queue.header_len)));
+        Some((queue, header.unwrap_or_default()))
     }
 
-    /// The number of debts.
+    /// The number of queues.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Bytes of all debts that there are.
+    /// Bytes of all queues that there are.
     pub(crate) fn bytes_in_use(&self) -> usize {
         let room = if self.rooms.capacity() > 0 {
             size_of::<Room>()
@@ -236,96 +236,96 @@ mod tests {
             timer: RtxTimer::new(0),
             first_bytes_sent: false,
             is_shut: false,
-            last_ack: SeqNum(first) - u32::from(header_len),
-            last_window: None,
+            snd_una: SeqNum(first) - u32::from(header_len),
+            snd_wnd: None,
         }
     }
 
-    fn owed() -> RtxQueue {
+    fn unacked() -> RtxQueue {
         new(0, u32::MAX - 9, 10)
     }
 
     #[test]
-    fn is_paid_by_an_ack_of_its_end_and_not_before() {
-        assert_eq!(owed().note_ack((SeqNum(9), 1), true, 5), AckEffect::Progress);
-        assert_eq!(owed().note_ack((SeqNum(10), 1), true, 5), AckEffect::Full);
-        assert_eq!(owed().note_ack((SeqNum(11), 1), true, 5), AckEffect::Full);
+    fn an_ack_of_the_end_acknowledges_all_and_none_before_does() {
+        assert_eq!(unacked().note_ack((SeqNum(9), 1), true, 5), AckEffect::Progress);
+        assert_eq!(unacked().note_ack((SeqNum(10), 1), true, 5), AckEffect::Full);
+        assert_eq!(unacked().note_ack((SeqNum(11), 1), true, 5), AckEffect::Full);
     }
 
     #[test]
-    fn third_duplicate_repeats_once() {
-        let mut owed = owed();
+    fn third_duplicate_retransmits_once() {
+        let mut queue = unacked();
         let verdicts: Vec<_> = (0..5)
-            .map(|_| owed.note_ack((SeqNum(u32::MAX - 9), 1), true, 5))
+            .map(|_| queue.note_ack((SeqNum(u32::MAX - 9), 1), true, 5))
             .collect();
-        assert_eq!(verdicts.iter().filter(|v| **v == AckEffect::Repeat).count(), 1);
-        assert_eq!(verdicts[2], AckEffect::Repeat);
-        assert_eq!(owed.note_ack((SeqNum(u32::MAX - 9), 1), false, 5), AckEffect::Open);
+        assert_eq!(verdicts.iter().filter(|v| **v == AckEffect::Retransmit).count(), 1);
+        assert_eq!(verdicts[2], AckEffect::Retransmit);
+        assert_eq!(queue.note_ack((SeqNum(u32::MAX - 9), 1), false, 5), AckEffect::Open);
     }
 
     #[test]
-    fn what_is_repeated_is_as_new_as_what_the_server_has_seen() {
-        let mut owed = owed();
-        owed.note_timestamps(Some((1, 1)));
-        assert_eq!(owed.timestamps, None, "not agreed");
-        owed.timestamps = Some((u32::MAX, 7));
-        owed.note_timestamps(Some((6, u32::MAX - 1)));
-        assert_eq!(owed.timestamps, Some((u32::MAX, 7)), "an old ACK");
-        owed.note_timestamps(Some((9, 3)));
-        assert_eq!(owed.timestamps, Some((3, 9)));
+    fn retransmitted_timestamps_are_as_new_as_what_the_server_has_seen() {
+        let mut queue = unacked();
+        queue.note_timestamps(Some((1, 1)));
+        assert_eq!(queue.timestamps, None, "not agreed");
+        queue.timestamps = Some((u32::MAX, 7));
+        queue.note_timestamps(Some((6, u32::MAX - 1)));
+        assert_eq!(queue.timestamps, Some((u32::MAX, 7)), "an old ACK");
+        queue.note_timestamps(Some((9, 3)));
+        assert_eq!(queue.timestamps, Some((3, 9)));
     }
 
     #[test]
     fn backs_off_and_recovers() {
-        let mut owed = owed();
-        owed.timer.on_timeout(1000);
-        assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (3000, true));
-        owed.note_ack((SeqNum(0), 1), true, 1500);
-        assert_eq!((owed.timer.deadline(), owed.timer.has_tried(1)), (2500, false));
+        let mut queue = unacked();
+        queue.timer.on_timeout(1000);
+        assert_eq!((queue.timer.deadline(), queue.timer.has_tried(1)), (3000, true));
+        queue.note_ack((SeqNum(0), 1), true, 1500);
+        assert_eq!((queue.timer.deadline(), queue.timer.has_tried(1)), (2500, false));
     }
 
     #[test]
-    fn an_ack_of_the_header_alone_is_no_payment_at_once() {
+    fn an_ack_of_the_header_alone_does_not_end_it_at_once() {
         let header_only = new(28, 3, 3);
-        let paid = |debt: &RtxQueue, ack: u32| debt.is_paid_by(SeqNum(ack));
-        assert!(!paid(&header_only, 3) && paid(&header_only, 4) && !paid(&header_only, u32::MAX - 24));
-        assert!(!paid(&owed(), 9) && paid(&owed(), 10) && paid(&owed(), 11));
+        let acked = |queue: &RtxQueue, ack: u32| queue.is_acked_by(SeqNum(ack));
+        assert!(!acked(&header_only, 3) && acked(&header_only, 4) && !acked(&header_only, u32::MAX - 24));
+        assert!(!acked(&unacked(), 9) && acked(&unacked(), 10) && acked(&unacked(), 11));
     }
 
     #[test]
     fn a_header_stays_where_it_was_written() {
-        let debt = || new(2, 3, 3);
-        let mut debts = RtxQueues::new(2, true);
+        let queue = || new(2, 3, 3);
+        let mut queues = RtxQueues::new(2, true);
         let mut indices = Vec::new();
         for name in [b"ab", b"cd", b"ef"] {
-            debts.draft()[..2].copy_from_slice(name);
-            assert_eq!(debts.drafted(2), name);
-            indices.extend(debts.insert(debt()).map(Some).ok());
+            queues.draft()[..2].copy_from_slice(name);
+            assert_eq!(queues.drafted(2), name);
+            indices.extend(queues.insert(queue()).map(Some).ok());
         }
-        let header = |debts: &RtxQueues, id| debts.with_header(id).map(|(_, header)| header.to_vec());
-        assert_eq!(indices.len(), 2, "the third has the spare room and is not owed");
-        assert_eq!(debts.drafted(2), b"ef");
-        assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"ab"[..]));
-        assert!(debts.get(indices[0]).is_some());
-        assert_eq!(debts.forget(indices[0]), None, "no bytes");
-        assert!(debts.get(indices[0]).is_none() && header(&debts, indices[0]).is_none());
-        debts.draft()[..2].copy_from_slice(b"gh");
-        assert_eq!(header(&debts, indices[1]).as_deref(), Some(&b"cd"[..]));
-        assert_eq!(debts.insert(debt()).ok(), indices[0]);
-        assert_eq!(header(&debts, indices[0]).as_deref(), Some(&b"gh"[..]));
-        assert_eq!((debts.len(), debts.entries.capacity()), (2, 2));
+        let header = |queues: &RtxQueues, id| queues.with_header(id).map(|(_, header)| header.to_vec());
+        assert_eq!(indices.len(), 2, "the third has the spare room and is not kept");
+        assert_eq!(queues.drafted(2), b"ef");
+        assert_eq!(header(&queues, indices[0]).as_deref(), Some(&b"ab"[..]));
+        assert!(queues.get(indices[0]).is_some());
+        assert_eq!(queues.forget(indices[0]), None, "no bytes");
+        assert!(queues.get(indices[0]).is_none() && header(&queues, indices[0]).is_none());
+        queues.draft()[..2].copy_from_slice(b"gh");
+        assert_eq!(header(&queues, indices[1]).as_deref(), Some(&b"cd"[..]));
+        assert_eq!(queues.insert(queue()).ok(), indices[0]);
+        assert_eq!(header(&queues, indices[0]).as_deref(), Some(&b"gh"[..]));
+        assert_eq!((queues.len(), queues.entries.capacity()), (2, 2));
     }
     #[test]
-    fn without_headers_there_is_room_for_debts_only() {
-        let mut debts = RtxQueues::new(100, false);
+    fn without_headers_there_is_room_for_queues_only() {
+        let mut queues = RtxQueues::new(100, false);
         for _ in 0..100 {
-            debts.draft();
-            assert_eq!(debts.drafted(0), b"");
-            let index = debts.insert(owed()).expect("room");
-            let (debt, header) = debts.with_header(Some(index)).expect("a debt");
-            assert_eq!((debt.end, header), (SeqNum(10), &b""[..]));
+            queues.draft();
+            assert_eq!(queues.drafted(0), b"");
+            let index = queues.insert(unacked()).expect("room");
+            let (queue, header) = queues.with_header(Some(index)).expect("a queue");
+            assert_eq!((queue.end, header), (SeqNum(10), &b""[..]));
         }
-        assert!(debts.insert(owed()).is_err());
-        assert_eq!((debts.draft().len(), debts.memory()), (MAX_HEADER, 100 * 64));
+        assert!(queues.insert(unacked()).is_err());
+        assert_eq!((queues.draft().len(), queues.memory()), (MAX_HEADER, 100 * 64));
     }
 }

@@ -23,13 +23,13 @@ pub enum Action {
     FallBackToCookie,
     /// Forget the held bytes that the client has no ACK for; it repeats them.
     EvictUnacked,
-    /// Acknowledge the bytes in order: from now on we owe them to the server.
+    /// Acknowledge the bytes in order: from now on the engine retransmits them to the server.
     AckBuffered,
     /// Begin the call to the chosen server.
     BeginCall,
     /// Send our SYN, or the one that is passed on, to the server.
     SendSyn,
-    /// Repeat our SYN, or the one that is passed on, to the server.
+    /// Retransmit our SYN, or the one that is passed on, to the server.
     RetransmitSyn,
     /// Give the source port back and leave the server, which has failed for this cause, if any.
     ReleaseServer(Option<Cause>),
@@ -41,7 +41,7 @@ pub enum Action {
     Splice,
     /// Acknowledge the server's SYN-ACK.
     AcknowledgeServer,
-    /// Send again what we owe, to the server or in the place of other bytes, and has not been acknowledged.
+    /// Retransmit what is unacknowledged of the engine's own: to the server, or in the place of other bytes.
     Retransmit,
     /// Translate the segment and pass it to the other side.
     Forward,

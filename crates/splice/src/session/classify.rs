@@ -76,7 +76,7 @@ pub(crate) fn from_client_while_opening(
     }
     if segment.len() == 0 {
         // RFC 9293 3.10.7.4, first: an empty segment at the left of the window is a keep-alive and wants an answer.
-        let is_keep_alive = segment.seq.lt(client.acknowledged);
+        let is_keep_alive = segment.seq.lt(client.last_ack_sent);
         return if is_keep_alive {
             Event::Unacceptable
         } else {
@@ -85,7 +85,7 @@ pub(crate) fn from_client_while_opening(
     }
     let beyond = client.first_byte() + MAX_FIRST_PAYLOAD as u32;
     // A number 2^31 away is neither before nor behind: what is not known to be in the window is outside.
-    if !segment.end().le(beyond + 1) || segment.end().le(client.acknowledged) && segment.payload_len() <= 1 {
+    if !segment.end().le(beyond + 1) || segment.end().le(client.last_ack_sent) && segment.payload_len() <= 1 {
         return Event::Unacceptable;
     }
     let nothing_held = client.held.is_none();
@@ -100,7 +100,7 @@ fn from_client_in_last_ack(client: &ClientSide, segment: &Segment) -> Event {
     let acknowledges_fin = segment.ack == client.iss + 2;
     let has_fin = segment.has(TcpFlags::FIN);
     // RFC 9293 3.10.7.4, first, and RFC 5961 5.2: its FIN again has the number of before, and our SYN is acknowledged.
-    let repeats_fin = has_fin && segment.end() == client.acknowledged && segment.ack == client.iss + 1;
+    let repeats_fin = has_fin && segment.end() == client.last_ack_sent && segment.ack == client.iss + 1;
     if acknowledges_fin || repeats_fin {
         return Event::Segment {
             from: Side::Client,
@@ -112,9 +112,9 @@ fn from_client_in_last_ack(client: &ClientSide, segment: &Segment) -> Event {
 }
 
 fn judge_reset(client: &ClientSide, expected: SeqNum, seq: SeqNum) -> RstCheck {
-    if seq == expected || seq == client.acknowledged {
+    if seq == expected || seq == client.last_ack_sent {
         RstCheck::Exact
-    } else if seq.in_window(client.acknowledged, MAX_FIRST_PAYLOAD as u32) {
+    } else if seq.in_window(client.last_ack_sent, MAX_FIRST_PAYLOAD as u32) {
         RstCheck::InWindow
     } else {
         RstCheck::OutOfWindow

@@ -49,7 +49,12 @@ impl Endpoints {
 
     /// The key of one leg in the flow table; `None` for the server leg while there is no server.
     #[inline]
-    pub(crate) fn key(&self, settings: &Settings, borrowed: &TransparentSources, side: Side) -> Option<FourTuple> {
+    pub(crate) fn key(
+        &self,
+        settings: &Settings,
+        transparent_sources: &TransparentSources,
+        side: Side,
+    ) -> Option<FourTuple> {
         Some(match side {
             Side::Client => {
                 let listener = (settings.addresses.value(self.listener_address), self.listener_port);
@@ -57,7 +62,10 @@ impl Endpoints {
             }
             Side::Server => {
                 let server = self.server(settings)?;
-                FourTuple::new((server.address, server.port), self.source(settings, borrowed)?)
+                FourTuple::new(
+                    (server.address, server.port),
+                    self.source(settings, transparent_sources)?,
+                )
             }
         })
     }
@@ -70,7 +78,7 @@ impl Endpoints {
 
     /// Our address and port towards it.
     #[inline]
-    pub(crate) fn source(&self, settings: &Settings, borrowed: &TransparentSources) -> Option<(u128, u16)> {
+    pub(crate) fn source(&self, settings: &Settings, transparent_sources: &TransparentSources) -> Option<(u128, u16)> {
         let leg = self.leg?;
         let (index, port) = (leg.local_address, leg.local_port.get());
         if index < transparent_sources::FIRST {
@@ -78,7 +86,7 @@ impl Endpoints {
         } else if index == transparent_sources::CLIENT {
             Some((self.client_address(), port))
         } else {
-            Some(borrowed.entry(index, port).unwrap_or_default())
+            Some(transparent_sources.entry(index, port).unwrap_or_default())
         }
     }
 
@@ -87,7 +95,7 @@ impl Endpoints {
     pub(crate) fn is_leg(
         &self,
         settings: &Settings,
-        borrowed: &TransparentSources,
+        transparent_sources: &TransparentSources,
         side: Side,
         key: &FourTuple,
     ) -> bool {
@@ -101,7 +109,7 @@ impl Endpoints {
             Side::Server => {
                 let server = self.server(settings);
                 server.is_some_and(|server| server.port == key.remote_port && server.address == key.remote)
-                    && self.source(settings, borrowed) == Some((key.local, key.local_port))
+                    && self.source(settings, transparent_sources) == Some((key.local, key.local_port))
             }
         }
     }

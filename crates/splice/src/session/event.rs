@@ -109,7 +109,7 @@ pub enum Event {
     InWindowRst(Side),
     /// A RST outside the window.
     OutOfWindowRst(Side),
-    /// A retransmission is due, of our SYN or of bytes that we owe; tries are left.
+    /// A retransmission is due, of our SYN or of bytes of a retransmission queue; tries are left.
     RetryDue,
     /// The server has not answered our SYN for much longer than its pool usually takes, and another can have the call.
     CallOverdue,

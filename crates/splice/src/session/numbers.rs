@@ -54,7 +54,7 @@ impl Control {
 /// An ACK to the client of what is held of its bytes.
 pub(crate) fn ack_of_held(client: &ClientSide, flags: TcpFlags, tsval: u32) -> Control {
     let timestamps = client.timestamps.then_some((tsval, client.tsval));
-    Control::new(client.iss + 1, client.acknowledged, flags, opening_window(client)).timed(timestamps)
+    Control::new(client.iss + 1, client.last_ack_sent, flags, opening_window(client)).timed(timestamps)
 }
 
 pub(crate) fn numbers_before_splice(state: &State, client: &ClientSide, to: Side) -> (SeqNum, SeqNum, u16) {
@@ -62,7 +62,7 @@ pub(crate) fn numbers_before_splice(state: &State, client: &ClientSide, to: Side
         Side::Client => {
             // Our FIN, if it is out, follows our SYN.
             let sent_fin = u32::from(matches!(state, State::LastAck(_)));
-            (client.iss + 1 + sent_fin, client.acknowledged, opening_window(client))
+            (client.iss + 1 + sent_fin, client.last_ack_sent, opening_window(client))
         }
         Side::Server => (state.server().unwrap_or_default().iss + 1, SeqNum(0), client.window),
     }
@@ -79,7 +79,7 @@ pub(crate) fn opening_window(client: &ClientSide) -> u16 {
 
 /// The first number that the client has not been allowed to send before there was a server.
 pub(crate) fn advertised_edge(client: &ClientSide) -> SeqNum {
-    let later = client.acknowledged + (u32::from(opening_window(client)) << client.advertised_scale);
+    let later = client.last_ack_sent + (u32::from(opening_window(client)) << client.advertised_scale);
     (client.first_byte() + client.advertised_window()).later(later)
 }
 

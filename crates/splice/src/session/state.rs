@@ -128,8 +128,8 @@ pub struct ClientSide {
     pub iss: SeqNum,
     /// The client's newest TSval, if timestamps were agreed.
     pub tsval: u32,
-    /// The client's bytes up to here are acknowledged, and so owed.
-    pub acknowledged: SeqNum,
+    /// Last.ACK.sent of RFC 7323 4.3: the bytes before it are acknowledged, and retransmitted to the server by the engine.
+    pub last_ack_sent: SeqNum,
     /// Its bytes.
     pub held: Option<BufferId>,
     /// The largest segment the client takes.
@@ -159,7 +159,7 @@ impl ClientSide {
             irs,
             iss,
             tsval: 0,
-            acknowledged: irs + 1,
+            last_ack_sent: irs + 1,
             held: None,
             mss: agreed.mss,
             window_scale: None,
@@ -192,7 +192,7 @@ impl ClientSide {
 
     /// How many of the client's bytes are acknowledged.
     pub(crate) fn acknowledged_len(&self) -> usize {
-        (self.acknowledged - self.first_byte()).max(0) as usize
+        (self.last_ack_sent - self.first_byte()).max(0) as usize
     }
 
     /// How many bytes come before the client's FIN, if that has come.

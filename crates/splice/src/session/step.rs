@@ -128,8 +128,8 @@ const fn await_payload(event: Event) -> Step {
         Event::Created | Event::Buffered | Event::HeaderDone => then(HERE, &[], Select(PayloadWait::Left)),
         Event::WaitOver => then(HERE, &[], Select(PayloadWait::Over)),
         Event::Selected => then(Phase::ServerSynSent, &[BeginCall], TakePort),
-        // Who acknowledges owes: without this a client that waits for our ACK (Nagle, a full window, a lost middle
-        // segment) never completes its request.
+        // A client that waits for an ACK (Nagle, a full window, a lost middle segment) never completes its request without one;
+        // from then on the engine retransmits these bytes.
         Event::NeedMore => to(HERE, &[AckBuffered]),
         Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
         Event::Silenced => to(Phase::Closed, &[Forget(Cause::SelectorReject)]),
@@ -169,10 +169,10 @@ const fn server_syn_sent(event: Event) -> Step {
         Event::ClientAck => to(HERE, &[NoteClient]),
         Event::RetryDue => to(HERE, &[RetransmitSyn]),
         Event::ServerLacksOption => then(HERE, &[ResetServer, ReleaseServer(None)], NextServer),
-        // The client repeats what it has no ACK for, here or when the server has answered. What is acknowledged is owed to the
-        // server that is called.
+        // The client repeats what it has no ACK for, here or when the server has answered. What is acknowledged is
+        // kept for the server that is called.
         Event::UnackedEvicted => to(HERE, &[EvictUnacked]),
-        _ => calling(HERE, event),
+        _ => before_syn_ack(HERE, event),
     }
 }
 
@@ -188,12 +188,12 @@ const fn syn_forwarded(event: Event) -> Step {
         Event::ServerSynAck => to(Phase::SynAckForwarded, &[ForwardSynAck]),
         // We have answered an earlier copy of this SYN ourselves, and the client has taken that for its connection.
         Event::CookieAck => to(Phase::AwaitPayload, FALL_BACK),
-        _ => calling(HERE, event),
+        _ => before_syn_ack(HERE, event),
     }
 }
 
 /// What is the same whoever's SYN is out.
-const fn calling(here: Phase, event: Event) -> Step {
+const fn before_syn_ack(here: Phase, event: Event) -> Step {
     match event {
         Event::Selected => then(here, &[], TakePort),
         Event::PortTaken => to(here, &[SendSyn]),
@@ -313,7 +313,7 @@ const fn spliced(client: FinState, server: FinState, event: Event) -> Step {
         Event::Shutdown => end_both!(TimeWait, Shutdown),
         // An inspector refuses what it was shown.
         Event::Rejected => end_both!(TimeWait, SelectorReject),
-        // The server has not acknowledged bytes that we took from the client's hands.
+        // The server has not acknowledged bytes that are acknowledged to the client.
         Event::RetryDue => to(phase, &[Retransmit]),
         _ => Step::Impossible,
     }

@@ -34,7 +34,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         cause: Cause,
-        scene: &ActionContext<P::Buffer>,
+        context: &ActionContext<P::Buffer>,
     ) {
         let pool = self.pool_of(&connection.state);
         self.drop_rtx(connection);
@@ -46,13 +46,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.headers.received.forget(slot);
         self.timers.disarm(slot);
-        let source = connection.ends.source(&self.settings, &self.borrowed);
+        let source = connection.ends.source(&self.settings, &self.transparent_sources);
         let local_port = source.map_or(0, |(_, port)| port);
         let lasted = self.records.age(slot);
         let bytes = (connection.bytes_to_server, connection.bytes_to_client);
         self.tally.note_end(connection.listener, pool, bytes, lasted);
         let class = self.admission.quotas.class(slot);
-        let end = (cause, local_port, scene.given_up, class);
+        let end = (cause, local_port, context.given_up, class);
         let tap = self.emit.concerned_tap().and_then(|tap| tap.records(slot));
         let legs = connection.is_watched().then(|| self.legs.end(slot)).flatten();
         self.records.end(slot, connection, (end, legs.as_ref()), tap);
@@ -61,7 +61,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         } else {
             self.forget_leg(FlowRef::client(slot), connection);
         }
-        self.release_port(slot, connection, scene.last_timestamps);
+        self.release_port(slot, connection, context.last_timestamps);
         self.end_inspection(slot);
         let limits = (&self.settings.limits, self.upstream.meters());
         (self.admission.quotas).end(limits, (slot, connection.listener), self.now);
@@ -97,7 +97,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// The hashes of both legs. A leg without a server is in no table.
     pub(crate) fn leg_hashes(&self, ends: &Endpoints) -> [u64; 2] {
         let hash = |side| {
-            ends.key(&self.settings, &self.borrowed, side)
+            ends.key(&self.settings, &self.transparent_sources, side)
                 .map_or(0, |key| self.flows.hash(&key))
         };
         [hash(Side::Client), hash(Side::Server)]
@@ -142,7 +142,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if connection.spliced().is_none() {
             self.forget_leg(FlowRef::server(slot), connection);
             // A spliced connection rests, and needs its source until the end of that.
-            self.borrowed.release(local_address, local_port);
+            self.transparent_sources.release(local_address, local_port);
         }
         connection.ends.leg = None;
         self.upstream.note_close(leg.server, self.now);
@@ -150,7 +150,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Takes one leg of a connection out of the flow table.
     fn forget_leg(&mut self, flow: FlowRef, connection: &Connection) {
-        if let Some(key) = connection.ends.key(&self.settings, &self.borrowed, flow.side()) {
+        if let Some(key) = connection
+            .ends
+            .key(&self.settings, &self.transparent_sources, flow.side())
+        {
             self.flows.remove(self.flows.hash(&key), flow);
         }
     }
@@ -175,7 +178,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         self.time_wait.pop();
         if let Some(leg) = leg {
-            self.borrowed.release(leg.local_address, leg.local_port.get());
+            self.transparent_sources
+                .release(leg.local_address, leg.local_port.get());
         }
         true
     }
@@ -194,7 +198,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// The key of a resting flow.
     pub(crate) fn key_at_rest(&self, flow: FlowRef) -> Option<FourTuple> {
-        (self.time_wait.entry(flow.slot())?.ends).key(&self.settings, &self.borrowed, flow.side())
+        (self.time_wait.entry(flow.slot())?.ends).key(&self.settings, &self.transparent_sources, flow.side())
     }
 
     /// A segment of a resting connection.

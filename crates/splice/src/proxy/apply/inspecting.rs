@@ -3,7 +3,7 @@
 //! Only the next segment in order is shown; others are dropped and answered by a duplicate ACK, so that their sender
 //! repeats what is missing at once (RFC 5681 3.2). What follows from a verdict is in the direction's numbers
 //! ([`InspectedDirection`](crate::inspect::direction::InspectedDirection)) and in what is kept; sending and repeating that is in
-//! `repeating.rs`, and how an inspection begins in `introducing.rs`.
+//! `inspect_send.rs`, and how an inspection begins in `inspect_start.rs`.
 
 use crate::base::callbacks::{GUARANTEED_GROWTH, Payload, SelectServer, Towards, Verdict};
 use crate::base::drop_reason::DropReason;
@@ -113,20 +113,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// A segment of an inspected connection whose checksum is right. Returns what happens to the connection by it; a SYN
-    /// stays in the scene.
+    /// stays in the context.
     pub(crate) fn handle_inspected(
         &mut self,
         slot: u32,
         connection: &mut Connection,
         from: Side,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let segment = scene.incoming.as_ref()?.segment;
+        let segment = context.incoming.as_ref()?.segment;
         if segment.has(TcpFlags::SYN) {
             return Some(classify::control_while_spliced(connection, from, segment));
         }
-        let incoming = scene.incoming.take()?;
+        let incoming = context.incoming.take()?;
         if segment.has(TcpFlags::RST) {
             return self.handle_inspected_reset(slot, connection, from, incoming, out);
         }
@@ -138,7 +138,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let has_payload = segment.payload_len() > 0;
         let was_keeping = self.keeps_anything(slot);
         if news.repeat {
-            self.repeat_first_kept(slot, connection, from.peer(), out);
+            self.retransmit_first_kept(slot, connection, from.peer(), out);
         }
         self.pump(slot, connection, from.peer(), out);
         let (fin, event) = if segment.len() == 0 {
@@ -270,10 +270,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             let repeats_fin = data.fin && is_closed && data.end + 1 == next;
             let end = data.end.earlier(next - u32::from(is_closed));
             if !is_new {
-                self.repeat(slot, connection, from, (data.start, end, repeats_fin), incoming, out);
+                self.pass_retransmission(slot, connection, from, (data.start, end, repeats_fin), incoming, out);
                 return (repeats_fin, None);
             }
-            self.repeat_before_new(slot, connection, from, (data.start, end), &incoming, out);
+            self.retransmit_before_new(slot, connection, from, (data.start, end), &incoming, out);
         }
         // Behind a FIN there is nothing (RFC 9293 3.10.7.4, seventh).
         if is_closed {

@@ -1,21 +1,21 @@
 //! Carrying out what [`step`](super::step::step) asks for: the only place that changes a connection.
 //!
 //! This file lets events happen; what an action does is in the file of its part of a connection's life:
-//! `waiting` for the first payload, and its memory; `shaking` hands end to end, with or without a header behind that;
-//! `calling` the server; `passing` segments, also those that are too long; `watching` some of them; `owing` the server bytes;
-//! `ending`, and TIME-WAIT after that.
+//! `first_payload` is held and shown to the selector, behind a `received_header`; `forwarding_syn` leaves the handshake to both
+//! ends; `connecting` to the server `choosing` has found; `passing` segments, also those that are too long; `watching` some of them;
+//! `retransmitting` to the server; `inspecting`, with `inspect_start` and `inspect_send`; `ending`, and TIME-WAIT after that.
 
-mod calling;
 mod choosing;
+mod connecting;
 mod ending;
-mod heading;
+mod first_payload;
+mod forwarding_syn;
+mod inspect_send;
+mod inspect_start;
 mod inspecting;
-mod introducing;
-mod owing;
 mod passing;
-mod repeating;
-mod shaking;
-mod waiting;
+mod received_header;
+mod retransmitting;
 mod watching;
 
 use crate::base::callbacks::SelectServer;
@@ -31,7 +31,7 @@ use crate::session::event::Event;
 use crate::session::phase::Phase;
 use crate::session::state::ClientSide;
 use crate::session::step::{Step, step};
-use calling::SpliceParams;
+use connecting::SpliceParams;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::TcpOptions;
 use netfcts::Side;
@@ -52,7 +52,7 @@ pub(crate) struct ActionContext<'a, B> {
     /// What [`Action::FallBackToCookie`] goes on with.
     pub(crate) client: Option<ClientSide>,
     /// What [`Action::Splice`] leaves for the actions after it.
-    handoff: Option<SpliceParams>,
+    splice_params: Option<SpliceParams>,
     /// Who sent the last segment of a connection, and its TSval and TSecr: the segment itself has gone on when the port
     /// is given back.
     last_timestamps: Option<(Side, (u32, u32))>,
@@ -79,7 +79,7 @@ impl<'a, B> ActionContext<'a, B> {
             pool: None,
             given_up: None,
             client: None,
-            handoff: None,
+            splice_params: None,
             last_timestamps: None,
         }
     }
@@ -103,13 +103,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         &mut self,
         slot: u32,
         event: Event,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         // Asked once: a turn is captured or not.
         match &self.rooms.emit.tap {
-            Some(tap) if tap.concerns(slot) => self.drive_captured(slot, event, scene, out),
-            _ => self.take_steps(slot, event, false, scene, out),
+            Some(tap) if tap.concerns(slot) => self.drive_captured(slot, event, context, out),
+            _ => self.take_steps(slot, event, false, context, out),
         }
     }
 
@@ -119,13 +119,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         &mut self,
         slot: u32,
         event: Event,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         if self.rooms.emit.telling == Telling::All {
-            self.drive(slot, event, scene, out);
+            self.drive(slot, event, context, out);
         } else {
-            self.take_steps(slot, event, false, scene, out);
+            self.take_steps(slot, event, false, context, out);
         }
     }
 
@@ -136,11 +136,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         &mut self,
         slot: u32,
         event: Event,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let (turn, is_captured) = self.begin_turn(slot);
-        self.take_steps(slot, event, is_captured, scene, out);
+        self.take_steps(slot, event, is_captured, context, out);
         self.end_turn(slot, turn);
     }
 
@@ -150,7 +150,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         slot: u32,
         mut event: Event,
         is_captured: bool,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         while let Some(connection) = self.connections.get_mut(slot) {
@@ -170,14 +170,14 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
             }
             if after == Phase::TimeWait {
-                scene.last_timestamps = scene.timestamps();
+                context.last_timestamps = context.timestamps();
             }
             if let Event::Segment { .. } = event {
-                self.rooms.note_close(slot, before, event, scene.incoming.as_ref());
+                self.rooms.note_close(slot, before, event, context.incoming.as_ref());
             }
             for &action in actions {
                 out.enter(WorkStage::from(action));
-                self.rooms.apply(slot, connection, (action, event), scene, out);
+                self.rooms.apply(slot, connection, (action, event), context, out);
             }
             out.enter(WorkStage::Classify);
             if actions.last().is_some_and(|action| action.ends_connection()) {
@@ -194,13 +194,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
             let Some(ask) = ask else { break };
             out.enter(WorkStage::from(ask));
-            let Some(answer) = self.resolve(slot, ask, scene, out) else {
+            let Some(answer) = self.resolve(slot, ask, context, out) else {
                 break;
             };
             event = answer;
             out.enter(WorkStage::Classify);
         }
-        if scene.incoming.take().is_some() {
+        if context.incoming.take().is_some() {
             self.rooms.emit.dropped(DropReason::Consumed);
         }
     }
@@ -210,33 +210,33 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         &mut self,
         slot: u32,
         ask: Ask,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match ask {
             // Others may have to give way.
-            Ask::Buffer => self.buffer(slot, scene, out),
+            Ask::Buffer => self.buffer(slot, context, out),
             // The client's own source may be that of another connection.
-            Ask::TakePort => self.take_port(slot, scene),
+            Ask::TakePort => self.take_port(slot, context),
             _ => {
                 let connection = self.connections.get_mut(slot)?;
-                self.rooms.resolve(slot, connection, ask, scene, out)
+                self.rooms.resolve(slot, connection, ask, context, out)
             }
         }
     }
 
     /// Takes a source port towards the chosen server. Whether the client's own address and port are free there is a question to
     /// the flow table, so it comes before the connection is changed.
-    fn take_port(&mut self, slot: u32, scene: &mut ActionContext<P::Buffer>) -> Option<Event> {
+    fn take_port(&mut self, slot: u32, context: &mut ActionContext<P::Buffer>) -> Option<Event> {
         let source = self
             .rooms
-            .client_source(slot, self.connections.get(slot)?, scene.server?);
+            .client_source(slot, self.connections.get(slot)?, context.server?);
         let is_taken = source.is_some_and(|key| {
             let flow = self.find_key(self.rooms.flows.hash(&key), &key);
             flow.is_some_and(|flow| !flow.is_time_wait())
         });
         let connection = self.connections.get_mut(slot)?;
-        self.rooms.take_port(slot, connection, is_taken, scene)
+        self.rooms.take_port(slot, connection, is_taken, context)
     }
 }
 
@@ -258,13 +258,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         ask: Ask,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match ask {
-            Ask::Select(wait) => self.ask_selector(slot, connection, wait, scene, out),
-            Ask::SendBuffered => self.send_all(slot, connection, scene.handoff.as_ref()?, out),
-            _ => self.resolve_seldom(slot, connection, ask, scene, out),
+            Ask::Select(wait) => self.ask_selector(slot, connection, wait, context, out),
+            Ask::SendBuffered => self.send_all(slot, connection, context.splice_params.as_ref()?, out),
+            _ => self.resolve_seldom(slot, connection, ask, context, out),
         }
     }
 
@@ -275,15 +275,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         ask: Ask,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         match ask {
-            Ask::Reclassify => self.reclassify(slot, connection, scene, out),
-            Ask::ReadHeader => self.read_header_behind_syn(slot, connection, scene, out),
-            Ask::NextServer => self.next_server(slot, connection, false, scene),
-            Ask::NextOrSameServer => self.next_server(slot, connection, true, scene),
-            Ask::OtherServer => self.other_server(slot, connection, scene),
+            Ask::Reclassify => self.reclassify(slot, connection, context, out),
+            Ask::ReadHeader => self.read_header_behind_syn(slot, connection, context, out),
+            Ask::NextServer => self.next_server(slot, connection, false, context),
+            Ask::NextOrSameServer => self.next_server(slot, connection, true, context),
+            Ask::OtherServer => self.other_server(slot, connection, context),
             // Those of `resolve`, and what takes other connections to answer.
             Ask::Select(_) | Ask::SendBuffered | Ask::Buffer | Ask::TakePort => None,
         }
@@ -294,26 +294,26 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         (action, event): (Action, Event),
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         match action {
-            Action::BeginCall => self.begin_call(connection, scene),
+            Action::BeginCall => self.begin_call(connection, context),
             Action::SendSyn => {
                 // The request is buffered: our SYN may have its memory.
-                let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+                let memory = context.incoming.take().map(|incoming| incoming.buffer);
                 self.send_syn(slot, connection, memory, false, out);
             }
-            Action::Splice => _ = self.splice(slot, connection, scene),
-            Action::AcknowledgeServer => self.acknowledge_server(connection, scene, out),
+            Action::Splice => _ = self.splice(slot, connection, context),
+            Action::AcknowledgeServer => self.acknowledge_server(connection, context, out),
             Action::Forward => {
                 if let Event::Segment { from, .. } | Event::Reset(from) | Event::InWindowRst(from) = event {
-                    self.forward(slot, connection, from, scene, out);
+                    self.forward(slot, connection, from, context, out);
                 }
             }
-            Action::EnterTimeWait(cause) => self.end(slot, connection, cause, scene),
+            Action::EnterTimeWait(cause) => self.end(slot, connection, cause, context),
             // What does not happen to every connection.
-            _ => self.apply_seldom(slot, connection, (action, event), scene, out),
+            _ => self.apply_seldom(slot, connection, (action, event), context, out),
         }
     }
 
@@ -323,43 +323,43 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         (action, event): (Action, Event),
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         match action {
             Action::EvictUnacked => self.give_up_copy(slot, connection),
-            Action::AckBuffered => self.acknowledge_held(connection, scene, out),
+            Action::AckBuffered => self.acknowledge_held(connection, context, out),
             Action::RetransmitSyn => self.send_syn(slot, connection, None, true, out),
-            Action::ReleaseServer(failure) => self.release_server(slot, connection, failure, scene),
-            Action::ResetStaleServer => self.reset_stale_server(slot, connection, scene, out),
-            Action::NoteClient => self.note_window(connection, scene),
-            Action::ForwardSynAck => self.pass_syn_ack(slot, connection, scene, out),
-            Action::AwaitProxyHeader => _ = self.await_header(slot, connection, scene),
-            Action::Establish => _ = self.establish(slot, connection, scene),
-            Action::FallBackToCookie => self.fall_back(slot, connection, scene.client),
+            Action::ReleaseServer(failure) => self.release_server(slot, connection, failure, context),
+            Action::ResetStaleServer => self.reset_stale_server(slot, connection, context, out),
+            Action::NoteClient => self.note_window(connection, context),
+            Action::ForwardSynAck => self.pass_syn_ack(slot, connection, context, out),
+            Action::AwaitProxyHeader => _ = self.await_header(slot, connection, context),
+            Action::Establish => _ = self.establish(slot, connection, context),
+            Action::FallBackToCookie => self.fall_back(slot, connection, context.client),
             Action::Retransmit => self.on_rtx_timeout(slot, connection, out),
             Action::AskReceiver => {
                 if let Event::OutOfWindow(from) = event {
-                    self.ask_receiver(connection, from, scene, out);
+                    self.ask_receiver(connection, from, context, out);
                 }
             }
             Action::SendKeepAlive => {
                 if let Event::InWindowRst(from) = event {
-                    let said = scene.timestamps().map(|(_, said)| said);
+                    let said = context.timestamps().map(|(_, said)| said);
                     self.probe(connection, from, said, out);
                 }
             }
-            Action::CloseClient => self.close_client(slot, connection, scene, out),
-            Action::ChallengeAck => self.challenge(connection, scene, out),
+            Action::CloseClient => self.close_client(slot, connection, context, out),
+            Action::ChallengeAck => self.challenge(connection, context, out),
             Action::ResetClient => self.reset(slot, connection, Side::Client, out),
             Action::ResetServer => self.reset(slot, connection, Side::Server, out),
-            Action::Forget(cause) => self.end(slot, connection, cause, scene),
+            Action::Forget(cause) => self.end(slot, connection, cause, context),
             Action::ForgetWithFailure => {
                 let cause = connection.state.call().map_or(Cause::NoServer, |call| call.failure);
-                self.end(slot, connection, cause, scene);
+                self.end(slot, connection, cause, context);
             }
             Action::Drop(reason) => {
-                if scene.incoming.take().is_some() {
+                if context.incoming.take().is_some() {
                     self.emit.dropped(reason);
                 }
             }

@@ -1,13 +1,13 @@
 //! Segments of spliced connections on their way through.
 //!
-//! What a debt to the server changes on the way is in `owing.rs`; a resting connection's segments are passed in `ending.rs`.
+//! What a retransmission queue changes on the way is in `retransmitting.rs`; a resting connection's segments are passed in `ending.rs`.
 //!
 //! Segments may be longer than the server takes: its MSS was not known when the client was promised one. They are cut, so
 //! that nothing is lost, and the client is told the MTU that its packets should have, so that it soon sends none of them any
 //! more. Rare, and over with the slot in which the server was heard.
 
 use super::ActionContext;
-use super::owing::AckHold;
+use super::retransmitting::AckHold;
 use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
@@ -57,8 +57,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.records
             .count_passed(from, incoming.segment.payload_len() > 0, None, false);
         if let Some(incoming) = self.forward_fast(connection, from, incoming, out) {
-            let scene = &mut ActionContext::with(from, incoming);
-            self.forward_adjusted(slot, connection, from, scene, out);
+            let context = &mut ActionContext::with(from, incoming);
+            self.forward_adjusted(slot, connection, from, context, out);
         }
     }
 
@@ -71,12 +71,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         connection: &mut Connection,
         from: Side,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let now = self.now;
-        let said = scene.timestamps();
-        let Some(incoming) = scene.incoming.take() else { return };
+        let (now, said) = (self.now, context.timestamps());
+        let Some(incoming) = context.incoming.take() else {
+            return;
+        };
         // A damaged number is nobody's question.
         if !incoming.is_intact() {
             return self.emit.dropped(DropReason::BadTcpChecksum);
@@ -97,13 +98,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         from: Side,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(incoming) = scene.incoming.take() else { return };
-        scene.incoming = self.forward_fast(connection, from, incoming, out);
-        if scene.incoming.is_some() {
-            self.forward_adjusted(slot, connection, from, scene, out);
+        let incoming = context.incoming.take();
+        context.incoming = incoming.and_then(|incoming| self.forward_fast(connection, from, incoming, out));
+        if context.incoming.is_some() {
+            self.forward_adjusted(slot, connection, from, context, out);
         }
     }
 
@@ -130,7 +131,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let ends = &connection.ends;
         let path = match from {
-            Side::Client => routes::way_to_server(&self.settings, &self.borrowed, &self.next_hops, ends),
+            Side::Client => routes::way_to_server(&self.settings, &self.transparent_sources, &self.next_hops, ends),
             Side::Server => Some(routes::way_to_client(&self.settings, ends)),
         };
         let Some(path) = path else {
@@ -148,23 +149,23 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         None
     }
 
-    /// As [`Rooms::forward`], for connections that owe something or have promised too much, for segments that must be cut
-    /// or refused because they are too long, and between the two versions of IP.
+    /// As [`Rooms::forward`], for connections that have a retransmission queue or have promised too much, for segments that must
+    /// be cut or refused because they are too long, and between the two versions of IP.
     #[inline(never)]
     fn forward_adjusted(
         &mut self,
         slot: u32,
         connection: &mut Connection,
         from: Side,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        if self.acks_all(connection, from, scene) {
-            // By far the most debts: the server's first segment pays, and passes like any other.
+        if self.acks_all(connection, from, context) {
+            // In most cases: the server's first segment acknowledges all, and passes like any other.
             self.drop_rtx(connection);
-            return self.forward(slot, connection, from, scene, out);
+            return self.forward(slot, connection, from, context, out);
         }
-        let Some(incoming) = scene.incoming.take() else {
+        let Some(incoming) = context.incoming.take() else {
             return;
         };
         let segment = incoming.segment;
@@ -178,15 +179,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(path) = self.resolved(connection, from.peer()) else {
             return;
         };
-        let has_debt = spliced.rtx.is_some();
-        let pays = has_debt && from == Side::Server && spliced.is_acknowledged_by(segment, ack);
+        let has_rtx_queue = spliced.rtx.is_some();
+        let acks_all = has_rtx_queue && from == Side::Server && spliced.is_acknowledged_by(segment, ack);
         let advertised_more = spliced.flags.contains(SplicedFlags::ADVERTISED_MORE);
         let mut values = offsets.rewrite(from, segment, &path, self.emit.next_ip_id());
-        if has_debt && from == Side::Client && payload_len > 0 {
-            if self.begins_before_debt(connection, segment.seq) {
+        if has_rtx_queue && from == Side::Client && payload_len > 0 {
+            if self.begins_before_rtx_queue(connection, segment.seq) {
                 // It repeats the header that it sent to us, in the place of ours, which the server may still lack.
-                scene.incoming = Some(incoming);
-                return self.challenge(connection, scene, out);
+                context.incoming = Some(incoming);
+                return self.challenge(connection, context, out);
             }
             if self.repeats_first_bytes(connection, segment.seq) {
                 // The client repeats its first bytes: what goes before them may be lost as well.
@@ -196,7 +197,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if from == Side::Client && is_too_long(segment, server_mss) {
             return self.resegment(connection, &incoming, (&values, server_mss), &path, out);
         }
-        if pays {
+        if acks_all {
             let pure = segment.len() == 0 && !segment.has(TcpFlags::RST);
             let said = TcpOptions::parse(segment.options(incoming.buffer.data())).timestamps;
             match self.on_server_ack(slot, connection, (ack, segment.window, pure), said, out) {
@@ -429,7 +430,7 @@ fn hold_up(values: &mut Rewrite, offsets: &Offsets, window: u16, by: u32) {
     values.ack = values.ack.wrapping_add(by);
     let window = (u32::from(window) << offsets.scale.server).saturating_sub(by);
     values.window = (window >> offsets.scale.advertised).min(0xffff) as u16;
-    // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what we owe.
+    // RFC 2018 8: blocks below the ACK would say nothing, and those above it may lie inside what the engine retransmits.
     values.blank_sack = true;
 }
 

@@ -1,7 +1,7 @@
 //! Connections whose legs are watched: which they are, and what passes. Those that are inspected are not: what an inspector
 //! changes is the engine's own to send again.
 
-use super::calling::SpliceParams;
+use super::connecting::SpliceParams;
 use crate::base::callbacks::SelectServer;
 use crate::base::output::NextHops;
 use crate::proxy::Rooms;
@@ -15,8 +15,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Watches the legs of a connection that was spliced, and of which nothing has passed, if it is one of the sample. Returns
     /// whether they are.
     #[inline]
-    pub(super) fn watch(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams) -> bool {
-        self.legs.is_drawn(handoff.client.iss) && self.begin_watch(slot, connection)
+    pub(super) fn watch(&mut self, slot: u32, connection: &mut Connection, splice_params: &SpliceParams) -> bool {
+        self.legs.is_drawn(splice_params.client.iss) && self.begin_watch(slot, connection)
     }
 
     #[cold]
@@ -36,16 +36,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// What was held for the server of a watched connection has been sent, and a header before it.
     #[cold]
-    pub(super) fn note_held(&mut self, slot: u32, connection: &Connection, handoff: &SpliceParams) {
+    pub(super) fn note_held(&mut self, slot: u32, connection: &Connection, splice_params: &SpliceParams) {
         let Some(spliced) = connection.spliced() else { return };
-        let (now, first) = (self.now, handoff.client.first_byte());
-        let mut last = handoff.start();
+        let (now, first) = (self.now, splice_params.client.first_byte());
+        let mut last = splice_params.start();
         let mut note = |numbers| self.legs.note_held(slot, numbers, now);
         if last != first {
             note((last, first));
             last = first;
         }
-        for (start, run) in self.reassembly.runs(handoff.client.held) {
+        for (start, run) in self.reassembly.runs(splice_params.client.held) {
             last = first + (start + run.len()) as u32;
             note((first + start as u32, last));
         }

@@ -21,8 +21,8 @@
 //! wrong, and no server speaks before it (proxy-protocol.txt 2: nothing is to be processed before the whole header). It
 //! repeats its SYN-ACK meanwhile; so the wait, `select`, should be over before it gives up.
 
-use super::calling::SpliceParams;
-use super::{ActionContext, waiting};
+use super::connecting::SpliceParams;
+use super::{ActionContext, first_payload};
 use crate::base::callbacks::{MAX_FIRST_PAYLOAD, SelectServer};
 use crate::base::drop_reason::DropReason;
 use crate::base::ids::PoolId;
@@ -65,7 +65,7 @@ pub(super) struct PeerNumbers {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
-    /// True while there is room to remember one more SYN. Past the mark the listener answers SYNs itself, as one that
+    /// True while there is room to remember one more SYN. Past the high-water mark the listener answers SYNs itself, as one that
     /// binds at the handshake: with cookies, which cost no memory.
     pub(crate) fn has_room_for_syn(&self) -> bool {
         self.rooms.handshake.forwarded_syns.len() < self.rooms.handshake.forwarded_syns.capacity() / 4 * 3
@@ -174,11 +174,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let now = self.now;
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+        let Some(Incoming { buffer, segment }) = context.incoming.take() else {
             return;
         };
         let (Some(client), Some(ours)) = (connection.state.client().copied(), connection.state.server()) else {
@@ -253,9 +253,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
     ) -> Option<()> {
-        let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+        let Incoming { buffer, segment } = context.incoming.as_ref()?;
         let segment = *segment;
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
         let State::SynAckForwarded(mut client, ours, syn) = connection.state else {
@@ -274,7 +274,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let payload = segment.payload(buffer.data());
         let met = (client, ours, &answer, syn.pool);
-        scene.handoff = Some(self.meet(slot, connection, met, newest, Some(payload))?);
+        context.splice_params = Some(self.meet(slot, connection, met, newest, Some(payload))?);
         self.note_forwarded_handshake(slot, connection.listener);
         self.on_cookie_returned(segment.key.remote);
         self.records.state(slot, Side::Client, record::State::Established);
@@ -287,26 +287,26 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        let segment = scene.incoming.as_ref()?.segment;
+        let segment = context.incoming.as_ref()?.segment;
         if let State::AwaitProxyHeader(client, ..) = &connection.state {
             let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, client, || 0, segment);
             return (segment.len() > 0).then_some(event);
         }
-        let handoff = scene.handoff.take()?;
-        let has_header = handoff.header_len > 0;
+        let splice_params = context.splice_params.take()?;
+        let has_header = splice_params.header_len > 0;
         if has_header || self.selector.inspects() {
-            if let Some(refused) = self.send_all(slot, connection, &handoff, out) {
+            if let Some(refused) = self.send_all(slot, connection, &splice_params, out) {
                 return Some(refused);
             }
         } else {
-            let _: bool = self.watch(slot, connection, &handoff);
+            let _: bool = self.watch(slot, connection, &splice_params);
             self.arm_spliced(slot, connection);
         }
         if self.inspections.index(slot).is_some() {
-            return self.handle_inspected(slot, connection, Side::Client, scene, out);
+            return self.handle_inspected(slot, connection, Side::Client, context, out);
         }
         // Its checksum is right: it was looked at before the splice.
         let event = classify::while_spliced(connection, self.now, Side::Client, segment, || true).ok()?;
@@ -418,17 +418,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &ActionContext<P::Buffer>,
+        context: &ActionContext<P::Buffer>,
     ) -> Option<()> {
         let now = self.now;
-        let incoming = scene.incoming.as_ref()?;
+        let incoming = context.incoming.as_ref()?;
         let select = self.settings.listeners.get(usize::from(connection.listener))?.select;
         let State::SynAckForwarded(mut client, ours, place) = connection.state else {
             return None;
         };
         let syn = self.handshake.forwarded_syns.get(place.into())?;
         agree(&mut client, syn, &syn.answer?);
-        waiting::note_client(&mut client, 0, incoming.buffer.data(), incoming.segment);
+        first_payload::note_client(&mut client, 0, incoming.buffer.data(), incoming.segment);
         connection.state = State::AwaitProxyHeader(client, ours, place);
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);
@@ -443,10 +443,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
-        match self.read_header(slot, connection, scene, out) {
+        match self.read_header(slot, connection, context, out) {
             // A check that closes behind its header asks the server, as every SYN of this listener does.
             ControlFlow::Continue(()) | ControlFlow::Break(Some(Event::ClientFin)) => Some(Event::HeaderDone),
             ControlFlow::Break(follows) => follows,

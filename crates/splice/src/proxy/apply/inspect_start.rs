@@ -1,7 +1,7 @@
 //! How an inspection begins: the inspector is offered the connection, and shown the first payload before the server gets
 //! it (DECISIONS.md 23).
 
-use super::calling::SpliceParams;
+use super::connecting::SpliceParams;
 use super::inspecting::InspectOutcome;
 use crate::base::callbacks::{ConnectionInfo, GUARANTEED_GROWTH, SelectServer};
 use crate::base::drop_reason::DropReason;
@@ -37,9 +37,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &Connection,
-        handoff: &SpliceParams,
+        splice_params: &SpliceParams,
     ) -> InspectStart {
-        let Some(inspection) = self.new_inspection(connection, handoff) else {
+        let Some(inspection) = self.new_inspection(connection, splice_params) else {
             return InspectStart::Ordinary;
         };
         let info = inspection.info;
@@ -50,20 +50,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.inspections.close(slot);
             return InspectStart::Ordinary;
         }
-        let held = self.reassembly.in_order(handoff.client.held).len();
-        let needed = usize::from(handoff.header_len) + held + GUARANTEED_GROWTH;
+        let held = self.reassembly.in_order(splice_params.client.held).len();
+        let needed = usize::from(splice_params.header_len) + held + GUARANTEED_GROWTH;
         if self.inspections.room(slot, Side::Client) < needed {
             return InspectStart::NoRoom;
         }
         InspectStart::Inspected
     }
 
-    fn new_inspection(&self, connection: &Connection, handoff: &SpliceParams) -> Option<Inspection> {
+    fn new_inspection(&self, connection: &Connection, splice_params: &SpliceParams) -> Option<Inspection> {
         let spliced = connection.spliced()?;
         let leg = connection.ends.leg?;
         let server = connection.ends.server(&self.settings)?;
-        let side = &handoff.client;
-        let (client, local) = handoff.ends?;
+        let side = &splice_params.client;
+        let (client, local) = splice_params.ends?;
         let info = ConnectionInfo::new(
             client,
             local,
@@ -74,25 +74,25 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let path = self.path_to_client(connection);
         let mtu = self.settings.devices[usize::from(path.device.0)].mtu;
         // RFC 6691 3: the MSS does not count options.
-        let options = if handoff.timestamps.is_some() { 12 } else { 0 };
+        let options = if splice_params.timestamps.is_some() { 12 } else { 0 };
         let client_mss = side.mss.min(mtu - path.header_len()).saturating_sub(options);
         let mut to_server = InspectedDirection::new(
             side.first_byte(),
-            handoff.iss + 1,
+            splice_params.iss + 1,
             spliced.to_server.edge + spliced.client_seq_offset,
-            handoff.mss,
-            handoff
+            splice_params.mss,
+            splice_params
                 .timestamps
                 .map(|(tsval, _)| tsval.wrapping_sub(spliced.client_ts_offset)),
         );
-        to_server.floor = side.acknowledged.later(to_server.floor);
+        to_server.floor = side.last_ack_sent.later(to_server.floor);
         to_server.advertised.0 = to_server.floor;
         let to_client = InspectedDirection::new(
-            handoff.ack,
+            splice_params.ack,
             side.iss + 1,
             spliced.to_client.edge + spliced.server_seq_offset,
             client_mss,
-            handoff.timestamps.map(|(_, tsval)| tsval),
+            splice_params.timestamps.map(|(_, tsval)| tsval),
         );
         Some(Inspection {
             info,
@@ -102,9 +102,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// There was no room to inspect a connection: it ends.
-    pub(super) fn refuse_inspection(&mut self, handoff: &SpliceParams) -> Option<Event> {
+    pub(super) fn refuse_inspection(&mut self, splice_params: &SpliceParams) -> Option<Event> {
         self.emit.dropped(DropReason::InspectFull);
-        let mut held = handoff.client.held;
+        let mut held = splice_params.client.held;
         self.reassembly.close(&mut held);
         Some(Event::Rejected)
     }
@@ -115,22 +115,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        handoff: &SpliceParams,
+        splice_params: &SpliceParams,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let now_ms = self.now.as_millis() as u32;
         let mut first = std::mem::take(&mut self.inspections.first);
-        let mut kept = handoff.client.held;
+        let mut kept = splice_params.client.held;
         let held = self.reassembly.in_order(kept);
         let len = held.len().min(first.len());
         first[..len].copy_from_slice(&held[..len]);
         self.reassembly.close(&mut kept);
-        let fin = handoff.client.fin_offset() == Some(len);
+        let fin = splice_params.client.fin_offset() == Some(len);
         let mut is_kept = true;
-        if handoff.header_len > 0 {
+        if splice_params.header_len > 0 {
             // The header is a change like any other: nothing of the client's became these bytes.
             self.records.flag(slot, RecordFlags::PROXY_OUT);
-            let header = self.rtx.drafted(handoff.header_len);
+            let header = self.rtx.drafted(splice_params.header_len);
             is_kept = self.inspections.keep(slot, Side::Client, 0, header, now_ms);
         }
         if len > 0 || fin {

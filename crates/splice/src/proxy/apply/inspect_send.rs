@@ -103,7 +103,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// What a sender repeats, it gets an answer to: bytes that its receiver lacks go there again, as they are or as they
     /// became. `fin` is set when it repeats its FIN.
-    pub(super) fn repeat(
+    pub(super) fn pass_retransmission(
         &mut self,
         slot: u32,
         connection: &mut Connection,
@@ -144,7 +144,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     }
 
     /// The first part of a segment repeats what is known, the second is new: this is for the first.
-    pub(super) fn repeat_before_new(
+    pub(super) fn retransmit_before_new(
         &mut self,
         slot: u32,
         connection: &Connection,
@@ -294,7 +294,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Repeats the first of what is kept and not acknowledged: one segment. If nothing is under way it is a probe of the
     /// receiver's window (RFC 9293 3.8.6.1).
-    pub(super) fn repeat_first_kept(
+    pub(super) fn retransmit_first_kept(
         &mut self,
         slot: u32,
         connection: &Connection,
@@ -329,7 +329,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             };
             if direction.kept.len() > 0 && direction.timer.is_due(now_ms) {
                 direction.note_timeout(now_ms);
-                self.repeat_first_kept(slot, connection, from, out);
+                self.retransmit_first_kept(slot, connection, from, out);
             }
         }
     }

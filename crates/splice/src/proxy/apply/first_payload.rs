@@ -45,15 +45,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     pub(super) fn buffer(
         &mut self,
         slot: u32,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let connection = self.connections.get_mut(slot)?;
         let is_called = is_called(connection);
-        let mut held = self.rooms.hold(slot, connection, scene, out);
+        let mut held = self.rooms.hold(slot, connection, context, out);
         if held == Err(ReassemblyError::Exhausted) && !is_called {
             self.empty_chunk(slot, out);
-            held = self.rooms.hold(slot, self.connections.get_mut(slot)?, scene, out);
+            held = self.rooms.hold(slot, self.connections.get_mut(slot)?, context, out);
         }
         match held {
             Ok(true) => {}
@@ -61,7 +61,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             Err(error) => {
                 // The client repeats them. There is nothing new for the selector.
                 self.rooms.emit.dropped(error.into());
-                scene.incoming = None;
+                context.incoming = None;
                 return None;
             }
         }
@@ -102,7 +102,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
 }
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
-    /// Keeps the client's bytes. The segment stays in the scene, unless an acknowledgement has used its memory. True if the
+    /// Keeps the client's bytes. The segment stays in the context, unless an acknowledgement has used its memory. True if the
     /// selector has anything new to look at.
     ///
     /// # Errors
@@ -112,11 +112,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Result<bool, ReassemblyError> {
         let (is_called, share) = (is_called(connection), self.share_of(slot, connection));
-        let (Some(Incoming { buffer, segment }), Some(client)) = (&scene.incoming, connection.state.client_mut())
+        let (Some(Incoming { buffer, segment }), Some(client)) = (&context.incoming, connection.state.client_mut())
         else {
             return Ok(false);
         };
@@ -139,19 +139,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         self.reassembly
             .insert(&mut client.held, offset, fresh, Owner { slot, share })?;
         client.is_evicted &= client.held.is_none();
-        // Our acknowledgement was lost: the client repeats what it no longer owes.
-        let is_repeated = segment.end().le(client.acknowledged);
+        // Our ACK was lost: the client retransmits what is acknowledged.
+        let is_repeated = segment.end().le(client.last_ack_sent);
         if is_called {
             self.renew_claim(connection, true);
             if is_repeated {
-                self.acknowledge_held(connection, scene, out);
+                self.acknowledge_held(connection, context, out);
             }
         } else if client.acknowledged_len() > 0 {
             // What is acknowledged has been looked at, and more of it was wanted.
             let in_order = self.reassembly.in_order(client.held).len();
             if in_order <= client.acknowledged_len() && client.fin_offset() != Some(in_order) {
                 // RFC 5681 4.2: a segment behind a gap is acknowledged at once; so is what was lost with our ACK.
-                self.acknowledge_held(connection, scene, out);
+                self.acknowledge_held(connection, context, out);
                 return Ok(false);
             }
         }
@@ -170,11 +170,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         patience: PayloadWait,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let now = self.now;
-        if let ControlFlow::Break(follows) = self.read_header(slot, connection, scene, out) {
+        if let ControlFlow::Break(follows) = self.read_header(slot, connection, context, out) {
             return follows;
         }
         let client = connection.state.client()?;
@@ -188,9 +188,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             || numbers::room_as_window(client, bytes.len()) == 0;
         if bytes.is_empty() && !complete {
             // Our acknowledgement of the PROXY header was lost: the client repeats it.
-            let repeats = |incoming: &Incoming<_>| incoming.segment.end().le(client.acknowledged);
-            if scene.incoming.as_ref().is_some_and(repeats) {
-                self.acknowledge_held(connection, scene, out);
+            let repeats = |incoming: &Incoming<_>| incoming.segment.end().le(client.last_ack_sent);
+            if context.incoming.as_ref().is_some_and(repeats) {
+                self.acknowledge_held(connection, context, out);
             }
             return None;
         }
@@ -252,7 +252,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let listener = connection.listener;
         let has_asked = client.acknowledged_len() > 0;
-        (scene.server, scene.pool) = (Some(server), pool);
+        (context.server, context.pool) = (Some(server), pool);
         match &mut connection.state {
             State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload),
             State::SynForwarded(_, call, _) => call.pool = pool,
@@ -269,7 +269,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn acknowledge_held(
         &mut self,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let tsval = self.tsval_for_client(connection);
@@ -277,20 +277,20 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return;
         };
         let in_order = self.reassembly.in_order(client.held).len();
-        client.acknowledged = client.first_byte() + in_order as u32;
+        client.last_ack_sent = client.first_byte() + in_order as u32;
         let control = numbers::ack_of_held(client, TcpFlags::ACK, tsval);
         self.renew_claim(connection, is_called(connection));
         let path = self.path_to_client(connection);
-        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+        let memory = context.incoming.take().map(|incoming| incoming.buffer);
         self.records.count(Side::Client, TcpCounter::SentAck);
         self.emit.send(memory, &path, &control, &[], out);
     }
 
     /// An ACK of the client while its bytes are held: the server is told of the window that it has by then (RFC 9293 3.10.7.4, fifth).
-    pub(super) fn note_window(&mut self, connection: &mut Connection, scene: &mut ActionContext<P::Buffer>) {
+    pub(super) fn note_window(&mut self, connection: &mut Connection, context: &mut ActionContext<P::Buffer>) {
         if let (Some(Incoming { buffer, segment }), Some(client)) =
-            (scene.incoming.take(), connection.state.client_mut())
-            && segment.seq.in_window(client.acknowledged, MAX_FIRST_PAYLOAD as u32)
+            (context.incoming.take(), connection.state.client_mut())
+            && segment.seq.in_window(client.last_ack_sent, MAX_FIRST_PAYLOAD as u32)
         {
             note_client(client, self.reassembly.end(client.held), buffer.data(), segment);
         }
@@ -301,15 +301,17 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         let now = self.now;
-        let Some(incoming) = scene.incoming.take() else { return };
+        let Some(incoming) = context.incoming.take() else {
+            return;
+        };
         let Some(client) = connection.state.client_mut() else {
             return;
         };
-        client.acknowledged = incoming.segment.end();
+        client.last_ack_sent = incoming.segment.end();
         note_client(client, 0, incoming.buffer.data(), incoming.segment);
         // What came behind the FIN was none of the stream.
         self.reassembly.close(&mut client.held);

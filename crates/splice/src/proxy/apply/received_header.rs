@@ -27,7 +27,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
         if !self.headers.received.is_awaited(slot) {
@@ -77,7 +77,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             // The wait for the first payload begins behind a header that has to come.
             self.timers.arm(slot, self.now + delay);
         }
-        self.follow_header(connection, scene, out)
+        self.follow_header(connection, context, out)
     }
 
     /// Cuts the header off: the client's stream begins behind it from now on.
@@ -87,7 +87,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         self.reassembly.strip(&mut client.held, length);
         client.irs += length as u32;
-        client.acknowledged = client.acknowledged.later(client.first_byte());
+        client.last_ack_sent = client.last_ack_sent.later(client.first_byte());
         client.set_fin(client.fin_offset().map(|offset| offset.saturating_sub(length)));
         if client.acknowledged_len() == 0 {
             // Only the header is: the client repeats what came behind it.
@@ -113,7 +113,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     fn follow_header(
         &mut self,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) -> ControlFlow<Option<Event>> {
         let Some(client) = connection.state.client().copied() else {
@@ -122,11 +122,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !self.reassembly.in_order(client.held).is_empty() {
             return ControlFlow::Continue(());
         }
-        if client.fin_offset() == Some(0) && scene.incoming.is_some() {
+        if client.fin_offset() == Some(0) && context.incoming.is_some() {
             // A health check: it wants to know that we are there, and nothing else.
             return ControlFlow::Break(Some(Event::ClientFin));
         }
-        self.acknowledge_held(connection, scene, out);
+        self.acknowledge_held(connection, context, out);
         ControlFlow::Continue(())
     }
 
@@ -212,7 +212,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if self.headers.received.get(slot).is_none() {
             return Ok((transparent_sources::CLIENT, source.1));
         }
-        let entry = self.borrowed.take(source);
+        let entry = self.transparent_sources.take(source);
         entry.ok_or(DropReason::TableFull)
     }
 }

@@ -1,7 +1,7 @@
 //! The server's handshake: a port, a SYN, its repetition, the next server, and at last the splice.
 
 use super::ActionContext;
-use super::introducing::InspectStart;
+use super::inspect_start::InspectStart;
 use crate::admission::round_budget::has_room_for_data;
 use crate::base::callbacks::SelectServer;
 use crate::base::drop_reason::DropReason;
@@ -11,7 +11,7 @@ use crate::base::path::Path;
 use crate::capture::FrameKind::{self, Held, Own};
 use crate::emit::Emitter;
 use crate::handshake::forwarded_syn::ServerSynAck;
-use crate::proxy::apply::shaking::PeerNumbers;
+use crate::proxy::apply::forwarding_syn::PeerNumbers;
 use crate::proxy::{Incoming, Rooms, send, timeout};
 use crate::reassembly::{BufferId, EvictionClass};
 use crate::retransmit::rtx::RtxQueue;
@@ -56,9 +56,9 @@ pub(super) struct SpliceParams {
 impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Begins the call to the server that the selector has chosen.
     #[inline(never)]
-    pub(crate) fn begin_call(&mut self, connection: &mut Connection, scene: &ActionContext<P::Buffer>) {
+    pub(crate) fn begin_call(&mut self, connection: &mut Connection, context: &ActionContext<P::Buffer>) {
         if let State::AwaitPayload(client) = connection.state {
-            connection.state = State::ServerSynSent(client, Call::new(scene.pool));
+            connection.state = State::ServerSynSent(client, Call::new(context.pool));
         }
     }
 
@@ -69,9 +69,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         is_taken: bool,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
-        let server = scene.server?;
+        let server = context.server?;
         // The source towards a transparent server is the client's own, and there is no other.
         let is_transparent = self.settings.servers.get(usize::from(server.0))?.transparent;
         let tries = if is_transparent { 1 } else { SOURCES_TRIED };
@@ -92,7 +92,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 }
             }
         }
-        scene.given_up = Some(server);
+        context.given_up = Some(server);
         connection.state.call_mut()?.failure = Cause::NoPort;
         Some(Event::NoPort)
     }
@@ -121,7 +121,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             local_address,
             local_port,
         });
-        let key = FourTuple::new(server_end, connection.ends.source(&self.settings, &self.borrowed)?);
+        let key = FourTuple::new(
+            server_end,
+            connection.ends.source(&self.settings, &self.transparent_sources)?,
+        );
         // The line is on its way while the numbers are made.
         let hash = self.flows.hash(&key);
         self.flows.prefetch(hash);
@@ -274,11 +277,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         failure: Option<Cause>,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
     ) {
-        scene.given_up = connection.ends.leg.map(|leg| leg.server);
+        context.given_up = connection.ends.leg.map(|leg| leg.server);
         self.release_port(slot, connection, None);
-        if let (Some(failure), Some(server), Some(call)) = (failure, scene.given_up, connection.state.call_mut()) {
+        if let (Some(failure), Some(server), Some(call)) = (failure, context.given_up, connection.state.call_mut()) {
             call.failure = failure;
             self.upstream.note_failure(server, self.now);
         }
@@ -290,19 +293,19 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         slot: u32,
         connection: &mut Connection,
         may_retry: bool,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
-        let given_up = scene.given_up?;
+        let given_up = context.given_up?;
         let call = connection.state.call_mut()?;
         let has_places = call.note_tried(given_up);
         let pool = call.pool.filter(|_| has_places);
-        scene.server = pool.and_then(|pool| {
+        context.server = pool.and_then(|pool| {
             let seeker = self.seeker_again(slot, connection, pool);
             let call = connection.state.call()?;
             self.upstream.next_after(pool, seeker, self.now, call.tried())
         });
         let call = connection.state.call_mut()?;
-        if scene.server.is_some() {
+        if context.server.is_some() {
             return Some(Event::Selected);
         }
         // Silence may be nothing but loss; a refusal is an answer.
@@ -311,7 +314,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return Some(Event::NoServer);
         }
         call.attempts.note_retry();
-        scene.server = Some(given_up);
+        context.server = Some(given_up);
         Some(Event::Selected)
     }
 
@@ -321,7 +324,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
     ) -> Option<Event> {
         let call = connection.state.call()?;
         let server = connection.ends.leg?.server;
@@ -334,7 +337,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return None;
         };
         connection.state.call_mut()?.attempts.note_given_up();
-        scene.server = Some(next);
+        context.server = Some(next);
         Some(Event::Replaced)
     }
 
@@ -365,10 +368,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
-        let Some(Incoming { buffer, segment }) = scene.incoming.take() else {
+        let Some(Incoming { buffer, segment }) = context.incoming.take() else {
             return;
         };
         if !self.may_challenge(connection, Side::Server) {
@@ -391,11 +394,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
     ) -> Option<()> {
         let (client, ours, answer, window_bytes, pool) = match connection.state {
             State::ServerSynSent(client, call) => {
-                let Incoming { buffer, segment } = scene.incoming.as_ref()?;
+                let Incoming { buffer, segment } = context.incoming.as_ref()?;
                 let mut options = TcpOptions::parse(segment.options(buffer.data()));
                 options.timestamps = options.timestamps.filter(|_| client.timestamps);
                 self.note_answer(slot, &connection.ends, &call);
@@ -416,8 +419,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             window_bytes,
             told: numbers::advertised_edge(&client),
         };
-        scene.handoff = Some(self.meet(slot, connection, (client, ours, &answer, pool), newest, None)?);
-        // The timer is set when it is known what is owed: see `owe`.
+        context.splice_params = Some(self.meet(slot, connection, (client, ours, &answer, pool), newest, None)?);
+        // The timer is set when it is known what is unacknowledged: see `queue_unacked`.
         Some(())
     }
 
@@ -425,53 +428,53 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     pub(crate) fn acknowledge_server(
         &mut self,
         connection: &mut Connection,
-        scene: &mut ActionContext<P::Buffer>,
+        context: &mut ActionContext<P::Buffer>,
         out: &mut impl Output<P::Buffer>,
     ) {
         // A repetition is answered like any segment out of place: rate limited.
-        let Some(handoff) = scene.handoff.as_ref() else {
-            return self.challenge(connection, scene, out);
+        let Some(splice_params) = context.splice_params.as_ref() else {
+            return self.challenge(connection, context, out);
         };
         let Some(path) = self.resolved(connection, Side::Server) else {
             return;
         };
-        let control = handoff.control(handoff.start(), TcpFlags::ACK);
-        let memory = scene.incoming.take().map(|incoming| incoming.buffer);
+        let control = splice_params.control(splice_params.start(), TcpFlags::ACK);
+        let memory = context.incoming.take().map(|incoming| incoming.buffer);
         self.records.count(Side::Server, TcpCounter::SentSynAck2);
         self.emit.send(memory, &path, &control, &[], out);
     }
 
-    /// Sends everything held, in segments that the server takes; what the client still owes is then forgotten here.
+    /// Sends everything held, in segments that the server takes; what the client has no ACK for is then forgotten here.
     pub(super) fn send_all(
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        handoff: &SpliceParams,
+        splice_params: &SpliceParams,
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         if self.selector.inspects() {
-            match self.begin_inspection(slot, connection, handoff) {
+            match self.begin_inspection(slot, connection, splice_params) {
                 InspectStart::Ordinary => {}
-                InspectStart::Inspected => return self.send_first(slot, connection, handoff, out),
-                InspectStart::NoRoom => return self.refuse_inspection(handoff),
+                InspectStart::Inspected => return self.send_first(slot, connection, splice_params, out),
+                InspectStart::NoRoom => return self.refuse_inspection(splice_params),
             }
         }
-        let is_watched = self.watch(slot, connection, handoff);
-        let (client, mss) = (&handoff.client, handoff.mss);
-        // A neighbour that is gone for a while loses what is sent, as any link may; what is owed is repeated.
+        let is_watched = self.watch(slot, connection, splice_params);
+        let (client, mss) = (&splice_params.client, splice_params.mss);
+        // A neighbour that is gone for a while loses what is sent, as any link may; what is unacknowledged is repeated.
         let path = self.path_to(Side::Server, connection);
         let spliced = connection.spliced_mut()?;
-        let header = self.rtx.drafted(handoff.header_len);
-        let is_joined = handoff.joins(self.reassembly.in_order(client.held), mss);
+        let header = self.rtx.drafted(splice_params.header_len);
+        let is_joined = splice_params.joins(self.reassembly.in_order(client.held), mss);
         let alone = if is_joined { &[] } else { header };
         for (index, payload) in alone.chunks(usize::from(mss.max(1))).enumerate() {
-            let at = handoff.start() + (index * usize::from(mss.max(1))) as u32;
-            let control = handoff.control(at, TcpFlags::ACK | TcpFlags::PSH);
+            let at = splice_params.start() + (index * usize::from(mss.max(1))) as u32;
+            let control = splice_params.control(at, TcpFlags::ACK | TcpFlags::PSH);
             emit_on(&mut self.emit, path.as_ref(), (Own, &control), (&[], payload), out);
         }
         let first = client.first_byte();
         spliced.to_server.edge = spliced.to_server.edge.later(first);
-        spliced.to_server.note_sent(handoff.start(), first);
+        spliced.to_server.note_sent(splice_params.start(), first);
         let sends_first_bytes = !self.reassembly.in_order(client.held).is_empty();
         let fin_at = client.fin_offset();
         let mut fin_sent = false;
@@ -485,10 +488,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 flags.set(TcpFlags::FIN, is_last && fin_at == Some(end));
                 fin_sent |= flags.contains(TcpFlags::FIN);
                 let (seq, front) = match at {
-                    0 if is_joined => (handoff.start(), header),
+                    0 if is_joined => (splice_params.start(), header),
                     _ => (first + at as u32, &[][..]),
                 };
-                let control = handoff.control(seq, flags);
+                let control = splice_params.control(seq, flags);
                 self.records.count(Side::Server, TcpCounter::SentPayload);
                 emit_on(&mut self.emit, path.as_ref(), (Held, &control), (front, payload), out);
             }
@@ -500,23 +503,29 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if fin_at == Some(0) && !fin_sent {
             // The client has closed without a byte.
             fin_sent = true;
-            let control = handoff.control(first, TcpFlags::ACK | TcpFlags::FIN);
+            let control = splice_params.control(first, TcpFlags::ACK | TcpFlags::FIN);
             emit_on(&mut self.emit, path.as_ref(), (Held, &control), (&[], &[]), out);
             spliced.to_server.note_sent(first, first + 1);
         }
         let bytes = i64::from(spliced.to_server.end - first) - i64::from(fin_sent);
         connection.count_bytes(Side::Client, bytes);
         if is_watched {
-            self.note_held(slot, connection, handoff);
+            self.note_held(slot, connection, splice_params);
         }
-        self.owe(slot, connection, handoff, sends_first_bytes);
+        self.queue_unacked(slot, connection, splice_params, sends_first_bytes);
         fin_sent.then_some(CLIENT_FIN)
     }
 
     /// Notes what was sent and is ours to repeat: the header, and client bytes that were acknowledged. The rest of what was
     /// held is the client's again.
-    fn owe(&mut self, slot: u32, connection: &mut Connection, handoff: &SpliceParams, first_bytes_sent: bool) {
-        let client = &handoff.client;
+    fn queue_unacked(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        splice_params: &SpliceParams,
+        first_bytes_sent: bool,
+    ) {
+        let client = &splice_params.client;
         let mut kept = client.held;
         let owes_bytes = client.acknowledged_len() > 0;
         if owes_bytes {
@@ -524,8 +533,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         } else {
             self.reassembly.close(&mut kept);
         }
-        if owes_bytes || handoff.header_len > 0 {
-            self.push_rtx(slot, connection, handoff, (kept, first_bytes_sent));
+        if owes_bytes || splice_params.header_len > 0 {
+            self.push_rtx(slot, connection, splice_params, (kept, first_bytes_sent));
         }
         self.arm_spliced(slot, connection);
     }
@@ -534,34 +543,34 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         &mut self,
         slot: u32,
         connection: &mut Connection,
-        handoff: &SpliceParams,
+        splice_params: &SpliceParams,
         (kept, first_bytes_sent): (Option<BufferId>, bool),
     ) {
-        if handoff.header_len > 0 {
+        if splice_params.header_len > 0 {
             self.records.flag(slot, RecordFlags::PROXY_OUT);
         }
-        let client = &handoff.client;
+        let client = &splice_params.client;
         let first = client.first_byte();
         let is_shut = (connection.spliced()).is_some_and(|spliced| spliced.to_server.edge.le(first));
-        let debt = RtxQueue {
-            header_len: handoff.header_len,
+        let queue = RtxQueue {
+            header_len: splice_params.header_len,
             held: kept,
             first,
-            end: client.acknowledged,
-            mss: handoff.mss,
-            timestamps: handoff.timestamps,
+            end: client.last_ack_sent,
+            mss: splice_params.mss,
+            timestamps: splice_params.timestamps,
             timer: RtxTimer::new(self.now.as_millis() as u32),
             first_bytes_sent,
             is_shut,
-            last_ack: handoff.start(),
-            last_window: None,
+            snd_una: splice_params.start(),
+            snd_wnd: None,
         };
-        match (self.rtx.insert(debt), connection.spliced_mut()) {
+        match (self.rtx.insert(queue), connection.spliced_mut()) {
             (Ok(id), Some(spliced)) => spliced.rtx = Some(id),
             // Sent, but not to be repeated: if it is lost, the server's own timer ends the connection.
             (Ok(_), None) => {}
-            (Err(mut debt), _) => {
-                self.reassembly.close(&mut debt.held);
+            (Err(mut queue), _) => {
+                self.reassembly.close(&mut queue.held);
                 self.emit.dropped(DropReason::RtxFull);
             }
         }
@@ -599,7 +608,7 @@ impl SpliceParams {
 }
 
 /// Sends a segment with bytes from two places, if there is a way and room. What is not sent is repeated like what was lost:
-/// by its timer if it is owed, else by the client.
+/// by its timer if it is acknowledged to the client, else by the client.
 fn emit_on<P: BufferPool>(
     emit: &mut Emitter<P>,
     path: Option<&Path>,
