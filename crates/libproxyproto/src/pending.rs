@@ -107,16 +107,28 @@ pub(crate) fn prepare() {
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
     PROCESS.store(sys::process(), Ordering::Release);
+    // Room for all there will be, so that the allocator is not called under the lock: it has one of its own, which a signal
+    // handler may have interrupted. Whoever came meanwhile has left a few.
+    let (mut incoming, mut held, mut ready) = (with_room(), with_room(), with_room());
     let mut state = STATE.lock();
     if state.channel.is_none() {
         state.channel = sys::channel();
     }
-    // Room for all there will be, so that the allocator is not called under the lock: it has one of its own, which a signal
-    // handler may have interrupted.
-    let most = 2 * most();
-    state.incoming.reserve_exact(most);
-    state.held.reserve_exact(most);
-    state.ready.reserve_exact(most);
+    incoming.append(&mut state.incoming);
+    held.append(&mut state.held);
+    ready.append(&mut state.ready);
+    let small = (
+        std::mem::replace(&mut state.incoming, incoming),
+        std::mem::replace(&mut state.held, held),
+        std::mem::replace(&mut state.ready, ready),
+    );
+    drop(state);
+    drop(small);
+}
+
+/// A list that nothing has to be allocated for later; the kernel gives its memory as it is used.
+fn with_room<T>() -> Vec<T> {
+    Vec::with_capacity(2 * MOST)
 }
 
 /// Whether this is the process that the memory belongs to: not a child of `vfork`.
@@ -157,6 +169,10 @@ pub(crate) fn answer_knock() {
     match decode(&message) {
         Some((listener, as_it_is, address)) if as_it_is || hooks::examine(fd) == Verdict::Deliver => {
             let mut state = STATE.lock();
+            // So many are left by listeners that are gone.
+            if state.ready.len() >= 2 * MOST {
+                return sys::close(fd);
+            }
             state.ready.push(Ready { fd, listener, address });
             READY.store(state.ready.len(), Ordering::Release);
         }
@@ -219,16 +235,6 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
         // The server has closed what it does not know: from here on this process has its own.
         state.channel = sys::channel();
     }
-    if !std::mem::replace(&mut state.helper, true) {
-        // Without the lock: a thread is allocated. Who comes meanwhile finds no bell; it is rung below for all.
-        drop(state);
-        let bell = start_helper();
-        state = STATE.lock();
-        (state.helper, state.bell) = (bell.is_some(), bell);
-        if bell.is_none() {
-            return false;
-        }
-    }
     state.incoming.push(Waiting {
         fd,
         listener: cookie,
@@ -236,6 +242,16 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
         deadline,
     });
     state.held.push(fd);
+    if !std::mem::replace(&mut state.helper, true) {
+        let bell = sys::channel();
+        state.bell = bell;
+        // Without the lock: a thread is allocated.
+        drop(state);
+        if !bell.is_some_and(|[_, end]| start_helper(end)) {
+            return without_helper(fd);
+        }
+        state = STATE.lock();
+    }
     let bell = state.bell.and_then(|[end, _]| end.fd());
     drop(state);
     if let Some(bell) = bell {
@@ -245,13 +261,33 @@ pub(crate) fn hold(fd: i32, listener: i32) -> bool {
     true
 }
 
-/// Starts the helper thread. Returns the bell that wakes it.
-fn start_helper() -> Option<[End; 2]> {
-    let bell = sys::channel()?;
+/// Starts the helper thread, which that bell wakes; whether there is one. It is born with all signals blocked: they are the
+/// server's own threads'.
+fn start_helper(bell: End) -> bool {
+    let mask = sys::block_signals();
     let thread = std::thread::Builder::new()
         .name("libproxyproto".into())
         .stack_size(256 * 1024);
-    thread.spawn(move || help(bell[1])).is_ok().then_some(bell)
+    let is_started = thread.spawn(move || help(bell)).is_ok();
+    sys::restore_signals(&mask);
+    is_started
+}
+
+/// The helper could not be started: gives up all that wait for it, but for `fd`, which is the caller's. Returns false, as
+/// [`hold`] does then.
+fn without_helper(fd: i32) -> bool {
+    let mut state = STATE.lock();
+    state.helper = false;
+    let bell = state.bell.take();
+    bell.iter().flatten().filter_map(|end| end.fd()).for_each(sys::close);
+    let State { incoming, held, .. } = &mut *state;
+    for waiting in incoming.drain(..) {
+        held.retain(|&held| held != waiting.fd);
+        if waiting.fd != fd {
+            sys::close(waiting.fd);
+        }
+    }
+    false
 }
 
 fn most() -> usize {
@@ -260,8 +296,8 @@ fn most() -> usize {
 
 /// The helper thread.
 fn help(bell: End) {
-    sys::block_signals();
-    let mut waiting: Vec<Waiting> = Vec::new();
+    // There is room for those that are held and as many that come, twice: nothing is allocated under the lock.
+    let [mut waiting, mut still] = [(); 2].map(|()| Vec::<Waiting>::with_capacity(3 * MOST));
     // Where there are connections in the channel.
     let mut wake: Vec<SocketAddr> = Vec::new();
     loop {
@@ -273,7 +309,6 @@ fn help(bell: End) {
             while sys::receive(bell, &mut [0; 64], 0).is_ok_and(|count| count != 0) {}
         }
         let now = Instant::now();
-        let mut still = Vec::with_capacity(waiting.len());
         for (one, &readable) in waiting.drain(..).zip(readable.iter().skip(1)) {
             if readable || now >= one.deadline {
                 still.extend(look(one, now, &mut wake));
@@ -281,8 +316,7 @@ fn help(bell: End) {
                 still.push(one);
             }
         }
-        waiting = still;
-        waiting.reserve(2 * most());
+        std::mem::swap(&mut waiting, &mut still);
         waiting.append(&mut STATE.lock().incoming);
         let excess = waiting.len().saturating_sub(most());
         for oldest in waiting.drain(..excess) {
