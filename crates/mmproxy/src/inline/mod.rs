@@ -28,12 +28,19 @@ mod pins;
 mod system;
 
 /// Lists the running test as one that this machine cannot run: not root, or a kernel that takes no such program.
+///
+/// # Panics
+/// On a kernel that takes such programs: then ours are wrong.
 #[cfg(all(test, inline_built))]
 fn lacking(error: &impl std::fmt::Display) {
     let test = std::thread::current().name().unwrap_or("inline").to_owned();
-    if rustix::process::geteuid().is_root() {
-        rig::lacking(&test, &error.to_string());
-    } else {
-        rig::skip(&test, &format!("not root: {error}"));
+    if !rustix::process::geteuid().is_root() {
+        return rig::skip(&test, &format!("not root: {error}"));
     }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let is_new = (numbers.next(), numbers.next()) >= (Some(6), Some(9));
+    let has_types = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+    assert!(!is_new || !has_types, "Linux {release} refuses the programs: {error}");
+    rig::lacking(&test, &error.to_string());
 }
