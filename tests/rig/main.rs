@@ -23,6 +23,7 @@ mod names;
 mod neighbours;
 mod numbers;
 mod page;
+mod page_keys;
 mod postgres;
 mod proxy_banner;
 mod proxy_protocol;
