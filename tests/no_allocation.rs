@@ -414,7 +414,7 @@ fn in_pieces(bench: &mut Counted<impl SelectServer>, mut client: Client, complet
     let (_, held) = server.accept(bench);
     let bytes: usize = held.iter().map(|segment| segment.payload.len()).sum();
     assert_eq!(bytes, 2022, "the whole request goes to the server");
-    // Nothing of it arrives, so that the debt has to be paid by repeating; a part is acknowledged then.
+    // Nothing of it arrives, so that the queue has to be retransmitted; a part is acknowledged then.
     bench.wait(Duration::from_millis(1500));
     server.ack = server.ack.wrapping_add(1000);
     bench.receive(&server.segment(TcpFlags::ACK, b""));

@@ -401,9 +401,9 @@ fn steering_of(config: &Config, before: &CoreSteering) -> CoreSteering {
     let mut plan = before.plan.without_services();
     let there = |listener: &&ListenerConfig| listener.standing != Standing::Nobody;
     for listener in config.listeners().iter().filter(there) {
-        let lends = super::steering::lends(config, listener);
+        let is_transparent = super::steering::is_transparent(config, listener);
         for address in &listener.addresses {
-            plan.add_service(netfcts::leg::mapped(address.ip), address.ports.clone(), lends);
+            plan.add_service(netfcts::leg::mapped(address.ip), address.ports.clone(), is_transparent);
         }
     }
     for local in config.local_addresses() {
@@ -412,7 +412,7 @@ fn steering_of(config: &Config, before: &CoreSteering) -> CoreSteering {
     plan.set_called(called_from_listened(config));
     let accepts = (config.listeners().iter()).any(|listener| listener.accept != AcceptProxy::Off);
     CoreSteering {
-        asks_around: accepts && plan.lends(),
+        asks_around: accepts && plan.is_transparent(),
         plan: Arc::new(plan),
         core: before.core,
     }

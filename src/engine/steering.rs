@@ -180,7 +180,7 @@ impl<M: Machine> Chooser<'_, M> {
             .any(|listener| listener.accept != AcceptProxy::Off);
         Chosen {
             mode,
-            asks_around: accepts && plan.lends(),
+            asks_around: accepts && plan.is_transparent(),
             plan: Arc::new(plan),
         }
     }
@@ -214,9 +214,9 @@ impl<M: Machine> Chooser<'_, M> {
     fn bare(&self) -> SteeringPlan {
         let mut plan = SteeringPlan::software(self.cores, self.seed);
         for listener in self.config.listeners() {
-            let lends = lends(self.config, listener);
+            let is_transparent = is_transparent(self.config, listener);
             for address in &listener.addresses {
-                plan.add_service(mapped(address.ip), address.ports.clone(), lends);
+                plan.add_service(mapped(address.ip), address.ports.clone(), is_transparent);
             }
         }
         for local in self.config.servers().iter().flat_map(|server| &server.local) {
@@ -445,7 +445,7 @@ pub fn check(config: &Config) -> Result<(), SteeringError> {
 }
 
 /// Whether clients of `listener` can come to a server that is connected to from their own addresses.
-pub(super) fn lends(config: &Config, listener: &ListenerConfig) -> bool {
+pub(super) fn is_transparent(config: &Config, listener: &ListenerConfig) -> bool {
     let pools = listener.pools();
     if pools.is_empty() {
         // A program of its own chooses, and may choose any.

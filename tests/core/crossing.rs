@@ -435,7 +435,7 @@ fn what_is_lost_on_the_way_comes_again(client_is_v6: bool) {
 
 /// `?` makes the selector want a line: what has been acknowledged before is ours to repeat, here to server 0 of IPv4.
 #[test]
-fn what_we_owe_goes_by_the_servers_version() {
+fn retransmissions_go_by_the_servers_version() {
     let mut bench = Bench::new();
     let mut client = Client::new_v6(40000);
     client.connect(&mut bench);

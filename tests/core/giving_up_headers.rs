@@ -173,7 +173,7 @@ fn an_inspector_is_shown_what_the_client_repeats() {
 
 /// A client that is silent behind its SYN-ACK from the server asks for more: before the header is whole there is no server.
 #[test]
-fn behind_a_passed_syn_a_part_of_a_header_asks_for_more() {
+fn behind_a_forwarded_syn_a_part_of_a_header_asks_for_more() {
     let text = crate::harness::bound_with_syn(BEHIND).replace("max_connections = 64", "max_connections = 2048");
     let adjust = |settings: &mut Settings| settings.capacity.reassembly_memory = 2 * CHUNK;
     let mut bench = Bench::make_with(&text, true, adjust, |selector| selector);

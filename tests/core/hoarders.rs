@@ -167,7 +167,7 @@ fn a_network_of_ipv6_is_one_source() {
 }
 
 #[test]
-fn what_is_owed_to_a_server_does_not_wait() {
+fn what_is_retransmitted_to_a_server_does_not_wait() {
     let mut bench = bench();
     let mut client = client("10.0.0.2", 1000);
     client.connect(&mut bench);

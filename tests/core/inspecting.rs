@@ -342,7 +342,7 @@ fn who_is_done_leaves_an_ordinary_splice_behind() {
 }
 
 #[test]
-fn behind_a_passed_syn_it_begins_with_the_clients_ack() {
+fn behind_a_forwarded_syn_it_begins_with_the_clients_ack() {
     let text = bound_with_syn("");
     let header = "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n";
     for (text, headers) in [(text.clone(), 0), (text.replace("name = \"all\"\n", header), 1)] {

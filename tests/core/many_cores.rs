@@ -60,15 +60,15 @@ impl ManyCores {
     ) -> Self {
         let config = Config::parse(text, "test").unwrap_or_else(|error| panic!("{error}"));
         let mut plan = SteeringPlan::software(cores, 0x1234_5678);
-        let lends = config.servers().iter().any(|server| server.transparent);
+        let is_transparent = config.servers().iter().any(|server| server.transparent);
         for address in config.listeners().iter().flat_map(|listener| &listener.addresses) {
-            plan.add_service(mapped(address.ip), address.ports.clone(), lends);
+            plan.add_service(mapped(address.ip), address.ports.clone(), is_transparent);
         }
         for local in config.servers().iter().flat_map(|server| &server.local) {
             plan.add_address(mapped(local.ip));
         }
         let plan = Arc::new(make(plan));
-        let asks_around = lends
+        let asks_around = is_transparent
             && config
                 .listeners()
                 .iter()

@@ -231,7 +231,7 @@ fn need_more_acknowledges_and_the_bytes_are_ours_until_the_server_has_them() {
 }
 
 #[test]
-fn three_duplicate_acks_bring_the_owed_bytes_at_once() {
+fn three_duplicate_acks_retransmit_at_once() {
     let mut bench = Bench::new();
     let mut client = Client::new(40000);
     client.connect(&mut bench);

@@ -342,7 +342,7 @@ fn a_queue_that_is_empty_again_has_been_heard() {
 }
 
 #[test]
-fn a_passed_syn_goes_to_another_server_too() {
+fn a_forwarded_syn_goes_to_another_server_too() {
     let mut bench = Bench::for_pools(&bound_with_syn(""));
     let mut client = Client::new(39_999);
     let syn = only(bench.receive(&client.syn()));

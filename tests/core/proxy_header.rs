@@ -99,7 +99,7 @@ fn header_and_request_share_a_segment_if_they_fit() {
 
 /// What cannot be repeated is sent once: most likely the server gets it. And no header takes the place of another.
 #[test]
-fn a_header_that_there_is_no_room_to_owe_is_sent_all_the_same() {
+fn a_header_that_there_is_no_room_to_keep_is_sent_all_the_same() {
     let text = CONFIG.replace(
         "name = \"all\"\n",
         "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n",

@@ -15,7 +15,7 @@ use test_case::test_case;
 /// Whoever shakes hands with a server through us is counted when he has: SYNs that wait for their answers do not hide each other.
 #[test_case("reject"; "reject")]
 #[test_case("drop"; "drop")]
-fn behind_a_passed_syn_a_limit_counts_who_shakes_hands(beyond: &str) {
+fn behind_a_forwarded_syn_a_limit_counts_who_shakes_hands(beyond: &str) {
     let limit = format!("client_limit = {{ connections = 2, beyond = \"{beyond}\" }}");
     let mut bench = Bench::for_pools(&bound_with_syn(&limit));
     let mut clients: Vec<(Client, Server)> = (0..4)
@@ -50,7 +50,7 @@ fn behind_a_passed_syn_a_limit_counts_who_shakes_hands(beyond: &str) {
 
 /// SYNs whose clients never acknowledge anything may be forged: they take nothing of a pool's limit.
 #[test]
-fn behind_a_passed_syn_a_pool_counts_who_shakes_hands() {
+fn behind_a_forwarded_syn_a_pool_counts_who_shakes_hands() {
     let limit = "name = \"all\"\nlimit = { connections = 2 }\n";
     let mut bench = Bench::for_pools(&bound_with_syn("").replacen("name = \"all\"\n", limit, 1));
     let open = |bench: &Bench| bench.standby.metered(Limited::Pool, 0).open;
@@ -79,7 +79,7 @@ fn behind_a_passed_syn_a_pool_counts_who_shakes_hands() {
 }
 
 #[test]
-fn behind_a_passed_syn_a_header_takes_nobody_out_of_the_count() {
+fn behind_a_forwarded_syn_a_header_takes_nobody_out_of_the_count() {
     let lines = "proxy_protocol = { accept = \"required\", from = [\"10.0.0.0/8\"] }\nlimit = { connections = 1 }";
     let mut bench = Bench::for_pools(&bound_with_syn(lines));
     let open = |bench: &mut Bench, port| {
@@ -101,7 +101,7 @@ fn behind_a_passed_syn_a_header_takes_nobody_out_of_the_count() {
 }
 
 #[test]
-fn behind_a_passed_syn_a_single_address_has_half_of_its_prefix() {
+fn behind_a_forwarded_syn_a_single_address_has_half_of_its_prefix() {
     let mut bench = Bench::for_pools(&bound_with_syn("client_limit = { connections = 8 }"));
     let mut through = 0;
     for port in 0..8 {

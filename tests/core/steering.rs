@@ -118,7 +118,7 @@ fn a_cookie_comes_back_to_the_core_that_baked_it() {
 }
 
 #[test]
-fn a_passed_syn_and_its_answer_meet_the_same_core() {
+fn a_forwarded_syn_and_its_answer_meet_the_same_core() {
     let text = bound_with_syn("");
     for landing in [Landing::Next, Landing::Core(0), Landing::Anywhere(5)] {
         let mut cores = ManyCores::new(&text, 3, landing, by_rss);

@@ -178,7 +178,7 @@ fn a_made_up_syn_brings_no_timestamps_into_a_connection() {
 
 /// What both SYNs say holds, whatever the client's ACK behind them has.
 #[test]
-fn a_header_behind_a_passed_syn_has_them_if_they_were_agreed() {
+fn a_header_behind_a_forwarded_syn_has_them_if_they_were_agreed() {
     for (are_agreed, has_some) in [(true, false), (false, true)] {
         let header = "name = \"all\"\nproxy_protocol = { send = \"v1\" }\n";
         let text = bound_with_syn("").replace("name = \"all\"\n", header);

@@ -89,7 +89,7 @@ fn a_syn_is_passed_on_from_the_clients_address_and_port() {
 }
 
 #[test]
-fn a_passed_syn_that_is_refused_goes_to_the_next_server_from_the_same_source() {
+fn a_forwarded_syn_that_is_refused_goes_to_the_next_server_from_the_same_source() {
     let mut bench = passing_syns();
     let client = Client::new(40000);
     let mut syn = only(bench.receive(&client.syn()));

@@ -78,7 +78,7 @@ struct Service {
     address: u128,
     ports: RangeInclusive<u16>,
     /// Its clients' addresses can become sources towards servers.
-    lends: bool,
+    is_transparent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub struct SteeringPlan {
     /// Sorted.
     ours: Vec<u128>,
     services: Vec<Service>,
-    lends: bool,
+    is_transparent: bool,
     /// Servers that may have been called from ports on which somebody has begun to listen since: their answers go by the port.
     /// Sorted.
     called: Vec<(u128, u16)>,
@@ -131,7 +131,7 @@ impl SteeringPlan {
             rules: Vec::new(),
             ours: Vec::new(),
             services: Vec::new(),
-            lends: false,
+            is_transparent: false,
             called: Vec::new(),
         }
     }
@@ -171,12 +171,16 @@ impl SteeringPlan {
         }
     }
 
-    /// Adds what a listener listens on. If it `lends`, its clients' addresses and ports can become those of connections to
+    /// Adds what a listener listens on. If it `is_transparent`, its clients' addresses and ports can become those of connections to
     /// servers, whose answers then go to them and not to us.
-    pub fn add_service(&mut self, address: u128, ports: RangeInclusive<u16>, lends: bool) {
+    pub fn add_service(&mut self, address: u128, ports: RangeInclusive<u16>, is_transparent: bool) {
         self.add_address(address);
-        self.services.push(Service { address, ports, lends });
-        self.lends |= lends;
+        self.services.push(Service {
+            address,
+            ports,
+            is_transparent,
+        });
+        self.is_transparent |= is_transparent;
     }
 
     /// Says which servers may have been called from ports on which somebody has begun to listen since.
@@ -191,7 +195,7 @@ impl SteeringPlan {
     pub fn without_services(&self) -> Self {
         Self {
             services: Vec::new(),
-            lends: false,
+            is_transparent: false,
             called: Vec::new(),
             ..self.clone()
         }
@@ -212,8 +216,8 @@ impl SteeringPlan {
     }
 
     /// Whether clients' addresses are used towards servers.
-    pub fn lends(&self) -> bool {
-        self.lends
+    pub fn is_transparent(&self) -> bool {
+        self.is_transparent
     }
 
     /// Whether `address` is one of ours.
@@ -224,10 +228,12 @@ impl SteeringPlan {
     /// The core that owns what arrives on this leg, below [`cores`](Self::cores); nothing if it is not for us.
     pub fn owner(&self, leg: &FourTuple) -> Option<usize> {
         if !self.is_ours(leg.local) {
-            return self.lends.then(|| self.of_end_point(leg.local, leg.local_port));
+            return self
+                .is_transparent
+                .then(|| self.of_end_point(leg.local, leg.local_port));
         }
         // Only the hash of our own and lending ask who listens there.
-        if self.lends && self.service(leg).is_some_and(|service| service.lends) {
+        if self.is_transparent && self.service(leg).is_some_and(|service| service.is_transparent) {
             return Some(self.of_end_point(leg.remote, leg.remote_port));
         }
         if let Some(core) = self.ruled(leg.local, leg.local_port) {
@@ -521,10 +527,10 @@ mod tests {
     #[test]
     fn answers_to_a_port_on_which_somebody_listens_by_now_go_where_they_went() {
         let (ours, server, client) = (four("10.0.0.1"), four("10.0.0.9"), four("192.0.2.7"));
-        for lends in [false, true] {
+        for is_transparent in [false, true] {
             let before = plan(8, &[ours]);
             let mut after = before.without_services();
-            after.add_service(ours, 8080..=8090, lends);
+            after.add_service(ours, 8080..=8090, is_transparent);
             let answers = || (8080..=8090).map(|port| leg(server, 80, ours, port));
             let owners = |plan: &SteeringPlan| answers().map(|leg| plan.owner(&leg)).collect::<Vec<_>>();
             assert_ne!(owners(&before), owners(&after), "a client would be elsewhere");

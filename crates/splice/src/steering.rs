@@ -89,7 +89,7 @@ impl Steering {
         }
         let plan = &self.settings.plan;
         if let Some(owner) = elsewhere.filter(|_| plan.is_ours(key.local)) {
-            let is_unforeseen = expected.is_some() && !plan.lends();
+            let is_unforeseen = expected.is_some() && !plan.is_transparent();
             self.counters.add(SteeringEvent::MisSteered, 1);
             if is_unforeseen {
                 self.note(SteeringTrouble::Queue { owner });

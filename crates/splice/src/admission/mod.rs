@@ -23,7 +23,7 @@ use validated_clients::ValidatedClients;
 /// What one core grants, and to whom.
 pub(crate) struct Admission {
     pub(crate) limits: CoreLimits,
-    /// ICMP errors about no connection of this core that are looked at in an overload.
+    /// ICMP errors about no flow of this core that are handed over in an overload.
     pub(crate) shed_errors: RateLimiter,
     pub(crate) overload: Overload,
     pub(crate) validated_clients: ValidatedClients,

@@ -4,7 +4,7 @@
 //! a connection that is lost so costs somebody a retransmission. A SYN is the cheapest packet to lose: nothing is kept of
 //! it, and who means it sends it again. So a core whose receive queues do not get empty any more serves the rest of each
 //! batch first, then SYNs of clients who have come back with a cookie lately ([`validated_clients`](crate::admission::validated_clients)), and
-//! last those of strangers. What it cannot afford is dropped before it costs a look-up or a cookie.
+//! last those of strangers. A SYN that it cannot afford is dropped before it costs a look-up or a cookie.
 //!
 //! ```text
 //!            queues not empty for `overload_after`            nothing dropped for 100 ms
@@ -21,7 +21,7 @@
 //! seconds more, to another place: nothing has to be remembered of a SYN that was dropped. Chance alone would drop each of them as often
 //! as the first. A round that does not even fill a burst answers everyone.
 //!
-//! ICMP errors are rate limited while shedding: they are advice, and a connection goes on without.
+//! ICMP errors about no flow of this core are rate limited while shedding: they are advice, and a connection goes on without.
 //!
 //! How many a core can afford depends on all else that it does, so nothing is assumed about cycles. Four full rounds are an
 //! eighth of a queue of 1024, which fills in 80 µs: whoever waits for averages loses segments meanwhile. As dropping is

@@ -93,7 +93,7 @@ e2d2::reasons! {
         OutOfWindowRst = "out_of_window_rst",
         /// Not an answer to our SYN.
         NotAnAnswer = "not_an_answer",
-        /// A SYN or an ICMP error, while more comes in than the core can do: those who are connected go first.
+        /// A SYN, or an ICMP error about no flow of this core, while more comes in than the core can do: those who are connected go first.
         Overload = "overload",
         /// An answer was not sent, as its rate limit is used up. The packet may be counted under another reason, too.
         RateLimited = "rate_limited",

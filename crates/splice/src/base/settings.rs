@@ -406,7 +406,7 @@ impl Settings {
     }
 
     /// True if the address that a PROXY header names can become a source towards a server.
-    pub fn takes_carried_addresses(&self) -> bool {
+    pub fn has_sources_of_headers(&self) -> bool {
         self.accepts_headers() && self.servers.iter().any(|server| server.transparent)
     }
 

@@ -52,8 +52,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let key = FourTuple::new(receiver, (mapped(quoted.src_addr), quoted.src_port));
         let hash = self.rooms.flows.hash(&key);
         let Some(flow) = self.find_key(hash, &key) else {
-            // Most of a flood is made up (RFC 5927 4.1). While there is not time for all, few errors about strangers are
-            // passed to other cores; those about our connections are limited by connection.
+            // Most of a flood is made up (RFC 5927 4.1). While there is not time for all, few errors about flows that are not
+            // known here are handed over, genuine ones about those of other cores among them; those about connections
+            // of this core are limited by connection.
             let admission = &mut self.rooms.admission;
             if admission.overload.is_shedding() && !admission.shed_errors.take(self.rooms.now) {
                 admission.overload.note_drop(self.rooms.now);
@@ -113,6 +114,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         if !(seq.ge(direction.snd_una) && seq.le(direction.end)) {
             return Err(DropReason::IcmpNotInFlight);
         }
+        if !self.may_tell(connection, towards.peer(), icmp_error) {
+            return Err(DropReason::RateLimited);
+        }
         let path = self.path_to(towards.peer(), connection);
         let path = path.ok_or(DropReason::NoNeighbour)?;
         let told = if path.version() == version {
@@ -123,9 +127,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let quote = icmp::quote::for_sender(version, original, quoted, &path, seq);
         let quote = quote.ok_or(DropReason::IcmpUnwanted)?;
-        if !self.may_tell(connection, towards.peer(), icmp_error) {
-            return Err(DropReason::RateLimited);
-        }
         self.lower_rtx_mss(slot, connection, towards, icmp_error);
         self.emit_icmp(&path, told, &quote, out)
     }

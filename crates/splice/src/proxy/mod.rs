@@ -151,7 +151,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             selector.reserve_contexts(inspected);
         }
         let flows = 2 * (capacity.connections + capacity.time_wait);
-        let transparent_sources = if settings.takes_carried_addresses() {
+        let transparent_sources = if settings.has_sources_of_headers() {
             TransparentSources::new(capacity.connections + capacity.time_wait)
         } else {
             TransparentSources::default()
@@ -324,7 +324,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         };
         let segment = incoming.segment;
         self.rooms.records.count_received(from, segment);
-        // What is held, and what pays for it, must be right: the receiver of a wrong segment will not be asked.
+        // What is held, and what acknowledges it, must be right: the receiver of a wrong segment will not be asked.
         let is_inspected = self.rooms.selector.inspects() && self.rooms.inspections.index(slot).is_some();
         let awaits_first_byte = from == Side::Server && connection.bytes_to_client == 0;
         let (acts_on_it, is_watched) = match &connection.state {

@@ -191,7 +191,7 @@ pub struct Usage {
     pub probes: usize,
     /// PROXY headers of clients whose server is not connected yet.
     pub headers: usize,
-    /// Addresses of clients that are used towards servers.
+    /// Clients' addresses from PROXY headers that are sources towards servers.
     pub transparent_sources: usize,
     /// Armed timers.
     pub timers: usize,

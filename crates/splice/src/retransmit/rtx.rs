@@ -36,14 +36,14 @@ pub(crate) struct RtxQueue {
     pub timestamps: Option<(u32, u32)>,
     /// When to retransmit.
     pub timer: RtxTimer,
-    /// The client's first bytes have been sent: when they come again, they are retransmitted.
+    /// The client's first bytes have been sent: when they come again, that is a retransmission.
     pub first_bytes_sent: bool,
     /// A window of 0 was sent to the client, which waits for an update.
     pub is_shut: bool,
     /// SND.UNA of RFC 9293 3.3.1: the first byte that the server has not acknowledged.
     pub snd_una: SeqNum,
-    /// SND.WND as the window field of the server's last ACK has it, if there was one.
-    pub snd_wnd: Option<u16>,
+    /// The window field of the server's last ACK, if there was one.
+    pub last_window: Option<u16>,
 }
 
 const _: () = assert!(
@@ -77,9 +77,9 @@ impl RtxQueue {
         if ack.ge(self.end) {
             return AckEffect::Full;
         }
-        let is_same_window = self.snd_wnd.is_none_or(|last| last == window);
+        let is_same_window = self.last_window.is_none_or(|last| last == window);
         if ack.ge(self.snd_una) {
-            self.snd_wnd = Some(window);
+            self.last_window = Some(window);
         }
         if ack.gt(self.snd_una) {
             self.snd_una = ack;
@@ -145,7 +145,7 @@ impl RtxQueues {
         }
     }
 
-    /// Where the next header is written: that of the queue that [`RtxQueues::insert`] will make next.
+    /// Where the next header is written: the room of the queue that [`RtxQueues::insert`] will make next.
     #[inline]
     pub(crate) fn draft(&mut self) -> &mut [u8; MAX_HEADER] {
         let place = self.entries.next().map_or(usize::MAX, |entry| entry as usize);
@@ -237,7 +237,7 @@ mod tests {
             first_bytes_sent: false,
             is_shut: false,
             snd_una: SeqNum(first) - u32::from(header_len),
-            snd_wnd: None,
+            last_window: None,
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn from_client_while_opening(
     in_order: impl Fn() -> usize,
     segment: &Segment,
 ) -> Event {
-    let is_shaking = matches!(phase, Phase::SynForwarded | Phase::SynAckForwarded);
+    let is_forwarding_syn = matches!(phase, Phase::SynForwarded | Phase::SynAckForwarded);
     if segment.has(TcpFlags::RST) {
         let expected = client.first_byte() + in_order() as u32;
         return match judge_reset(client, expected, segment.seq) {
@@ -48,14 +48,14 @@ pub(crate) fn from_client_while_opening(
         };
     }
     if segment.has(TcpFlags::SYN) {
-        let is_again = is_shaking && segment.seq == client.irs && !segment.has(TcpFlags::ACK);
+        let is_again = is_forwarding_syn && segment.seq == client.irs && !segment.has(TcpFlags::ACK);
         return if is_again {
             Event::SynRetransmit
         } else {
             Event::StraySyn
         };
     }
-    if is_shaking {
+    if is_forwarding_syn {
         // RFC 9293 3.10.7.4, first and fifth: our number was sent with the server's SYN-ACK and not before, and no window
         // on a SYN is larger than its field.
         let is_answer = phase == Phase::SynAckForwarded
@@ -252,7 +252,7 @@ pub(crate) fn control_while_spliced(connection: &mut Connection, from: Side, seg
             RstCheck::OutOfWindow => Event::OutOfWindowRst(from),
         };
     }
-    // The server's SYN-ACK again: our ACK of it was lost. Whatever its numbers, the answer is the ACK that we owe.
+    // The server's SYN-ACK again: our ACK of it was lost. Whatever its numbers, the answer is the ACK of its SYN-ACK.
     if from == Side::Server && segment.has(TcpFlags::ACK) {
         Event::ServerSynAck
     } else {

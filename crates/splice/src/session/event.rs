@@ -49,7 +49,7 @@ pub enum Event {
     /// A SYN inside a live connection.
     StraySyn,
     /// A segment from the client without bytes that are new to us and without FIN; of a connection that began with a
-    /// passed SYN, the first that acknowledges the server's.
+    /// forwarded SYN, the first that acknowledges the server's.
     ClientAck,
     /// The first that acknowledges the server's SYN from a client whose stream may have to begin with a PROXY header.
     HeaderAwaited,

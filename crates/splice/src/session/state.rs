@@ -128,7 +128,8 @@ pub struct ClientSide {
     pub iss: SeqNum,
     /// The client's newest TSval, if timestamps were agreed.
     pub tsval: u32,
-    /// Last.ACK.sent of RFC 7323 4.3: the bytes before it are acknowledged, and retransmitted to the server by the engine.
+    /// Last.ACK.sent of RFC 7323 4.3, or the end of a header that was cut off, which the next segment acknowledges. The bytes before
+    /// it are the engine's to retransmit.
     pub last_ack_sent: SeqNum,
     /// Its bytes.
     pub held: Option<BufferId>,

@@ -129,7 +129,7 @@ const fn await_payload(event: Event) -> Step {
         Event::WaitOver => then(HERE, &[], Select(PayloadWait::Over)),
         Event::Selected => then(Phase::ServerSynSent, &[BeginCall], TakePort),
         // A client that waits for an ACK (Nagle, a full window, a lost middle segment) never completes its request without one;
-        // from then on the engine retransmits these bytes.
+        // once they are acknowledged, the engine retransmits these bytes.
         Event::NeedMore => to(HERE, &[AckBuffered]),
         Event::Rejected => to(Phase::Closed, &[ResetClient, Forget(Cause::SelectorReject)]),
         Event::Silenced => to(Phase::Closed, &[Forget(Cause::SelectorReject)]),

@@ -218,7 +218,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) {
         let now = self.now;
         let State::ServerSynSent(_, call) = &mut connection.state else {
-            return self.send_passed_syn(slot, connection, out);
+            return self.send_forwarded_syn(slot, connection, out);
         };
         let Some(server) = connection.ends.server(&self.settings) else {
             return;
@@ -527,13 +527,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     ) {
         let client = &splice_params.client;
         let mut kept = client.held;
-        let owes_bytes = client.acknowledged_len() > 0;
-        if owes_bytes {
+        let has_acknowledged = client.acknowledged_len() > 0;
+        if has_acknowledged {
             self.reassembly.set_claim(kept, EvictionClass::Pinned);
         } else {
             self.reassembly.close(&mut kept);
         }
-        if owes_bytes || splice_params.header_len > 0 {
+        if has_acknowledged || splice_params.header_len > 0 {
             self.push_rtx(slot, connection, splice_params, (kept, first_bytes_sent));
         }
         self.arm_spliced(slot, connection);
@@ -563,7 +563,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             first_bytes_sent,
             is_shut,
             snd_una: splice_params.start(),
-            snd_wnd: None,
+            last_window: None,
         };
         match (self.rtx.insert(queue), connection.spliced_mut()) {
             (Ok(id), Some(spliced)) => spliced.rtx = Some(id),

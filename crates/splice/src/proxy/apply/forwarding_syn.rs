@@ -140,7 +140,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
 
     /// Passes the client's SYN on to the chosen server. How long that may take counts from the first time: the client
     /// repeats it as it likes.
-    pub(crate) fn send_passed_syn(&mut self, slot: u32, connection: &mut Connection, out: &mut impl Output<P::Buffer>) {
+    pub(crate) fn send_forwarded_syn(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        out: &mut impl Output<P::Buffer>,
+    ) {
         if let Some(call) = connection.state.call_mut() {
             call.attempts.note_syn();
             if call.attempts.syns() == 1 {
