@@ -3,7 +3,7 @@
 use super::{REQUEST, compile, connect, header, in_namespace, library, nginx, rest, runs, scratch, start};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -152,6 +152,8 @@ fn each_switch_of_the_connecting_library_does_what_it_says() {
         let v1 = "PROXY TCP4 203.0.113.7 127.0.0.1 4001 7200\r\n";
         let v1_ipv6 = "PROXY TCP6 2001:db8::7 ::1 4001 7200\r\n";
         let signature: &str = "\r\n\r\n\0\r\nQUIT\n";
+        // Once for all: a program that another test starts has a copy of a listener until it is executed, and the address with it.
+        let [on_ipv4, on_ipv6] = ["127.0.0.1", "::1"].map(|host| TcpListener::bind((host, 7200)).expect("bound"));
         for (version, host, address, begins) in [
             ("0", "127.0.0.1", "203.0.113.7", "payload"),
             ("1", "127.0.0.1", "203.0.113.7", v1),
@@ -160,7 +162,7 @@ fn each_switch_of_the_connecting_library_does_what_it_says() {
             ("2", "::1", "2001:db8::7", signature),
         ] {
             for nonblocking in [false, true] {
-                let listener = std::net::TcpListener::bind((host, 7200)).expect("bound");
+                let listener = if host == "::1" { &on_ipv6 } else { &on_ipv4 };
                 let mut command = Command::new(&program);
                 command.args(["7200", host]).args(nonblocking.then_some("nonblocking"));
                 let status = command
@@ -199,7 +201,7 @@ fn each_switch_of_the_connecting_library_does_what_it_says() {
 
 /// `DEBUG`, and `TIMEOUT` of a server that does not answer.
 fn the_connecting_library_says_what_it_does_and_waits_as_long_as_it_may(program: &Path, connecting: &Path) {
-    let _listener = std::net::TcpListener::bind("127.0.0.1:7201").expect("bound");
+    let _listener = TcpListener::bind("127.0.0.1:7201").expect("bound");
     for (switch, says) in [
         (None, ""),
         (Some("1"), "libproxyproto_connect: header of 28 bytes sent\n"),
