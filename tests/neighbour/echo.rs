@@ -110,7 +110,7 @@ fn what_is_no_ping6_for_us_is_dropped(packet: Icmp6, reason: Drop) {
 }
 
 #[test]
-fn errors_to_borrowed_addresses_are_the_proxys_affair_and_pings_are_not() {
+fn errors_to_transparent_sources_go_to_the_proxy_and_pings_do_not() {
     let to_client = |packet: Icmp4| Icmp4 {
         dst: v4("203.0.113.5"),
         ..packet

@@ -12,7 +12,7 @@ use crate::setup::{LIMIT, Setup};
 
 const PAGE: &str = "127.0.0.1:9180";
 
-const BROWSER: &str = "chromium-headless-shell";
+pub(crate) const BROWSER: &str = "chromium-headless-shell";
 
 /// How the page is looked at.
 struct View {

@@ -8,11 +8,10 @@ use rig::engine::EngineOptions;
 use rig::{Place, RigOptions};
 use serde_json::{Value, json};
 
+use crate::page::BROWSER;
 use crate::setup::{LIMIT, Setup};
 
 const PAGE: &str = "127.0.0.1:9181";
-
-const BROWSER: &str = "chromium-headless-shell";
 
 /// Of a pool of their own.
 const SERVERS: usize = 1_000;

@@ -1,4 +1,4 @@
-//! PROXY headers behind a passed SYN, before servers that speak first: two Linux stacks shake hands with each other, and the
+//! PROXY headers behind a forwarded SYN, before servers that speak first: two Linux stacks shake hands with each other, and the
 //! server accepts nobody before the whole header.
 
 use std::fmt::Write as _;

@@ -296,7 +296,7 @@ fn most() -> usize {
 
 /// The helper thread.
 fn help(bell: End) {
-    // There is room for those that are held and as many that come, twice: nothing is allocated under the lock.
+    // Room for `MOST` that wait and for all of `incoming`, so that nothing is allocated under the lock.
     let [mut waiting, mut still] = [(); 2].map(|()| Vec::<Waiting>::with_capacity(3 * MOST));
     // Where there are connections in the channel.
     let mut wake: Vec<SocketAddr> = Vec::new();

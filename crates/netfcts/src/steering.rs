@@ -171,7 +171,7 @@ impl SteeringPlan {
         }
     }
 
-    /// Adds what a listener listens on. If it `is_transparent`, its clients' addresses and ports can become those of connections to
+    /// Adds what a listener listens on. With `is_transparent` its clients' addresses and ports can become those of connections to
     /// servers, whose answers then go to them and not to us.
     pub fn add_service(&mut self, address: u128, ports: RangeInclusive<u16>, is_transparent: bool) {
         self.add_address(address);

@@ -339,7 +339,7 @@ impl Probes {
 
     /// No server is asked any more.
     pub(crate) fn stop(&mut self) {
-        // It is called in each round of the end.
+        // `Proxy::finish` calls this in each round.
         if self.wheel.is_empty() {
             return;
         }

@@ -324,7 +324,7 @@ impl Checks {
 
     /// No server is checked any more.
     pub(crate) fn stop(&mut self) {
-        // It is called in each round of the end.
+        // `Proxy::finish` calls this in each round.
         if self.wheel.is_empty() {
             return;
         }
