@@ -182,15 +182,16 @@ pub fn take_in_large_pages<T>(values: &mut [T]) {
     #[cfg(target_os = "linux")]
     {
         const PAGE: usize = 4096;
-        let all = values.as_mut_ptr_range();
-        let (start, end) = (all.start.addr().next_multiple_of(PAGE), all.end.addr() / PAGE * PAGE);
-        let Some(length) = end.checked_sub(start).filter(|length| *length >= HUGE_PAGE) else {
+        if size_of_val(values) < HUGE_PAGE {
             return;
-        };
+        }
+        // Whole small pages: the first may begin with what the allocator keeps in front of the values, and be the first of a large one.
+        let all = values.as_mut_ptr_range();
+        let (start, end) = (all.start.addr() / PAGE * PAGE, all.end.addr().next_multiple_of(PAGE));
         let first = all.start.with_addr(start).cast();
         for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
-            // SAFETY: the range lies in the values' memory, and both advices keep its contents and its address.
-            let _ = unsafe { libc::madvise(first, length, advice) };
+            // SAFETY: each page of the range has a part of the values in it, and both advices keep contents and addresses.
+            let _ = unsafe { libc::madvise(first, end - start, advice) };
         }
     }
 }

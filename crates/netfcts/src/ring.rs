@@ -16,10 +16,14 @@ use crate::record::{RecordFlags, SessionRecord};
 /// Connections in the ring for each whose legs there is room for beside it: more than one in a default sample.
 const RECORDS_PER_LEGS: usize = 16;
 
-/// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends.
+/// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends. Its memory is taken now, in large pages: each
+/// record is written where none was for as long as the ring is, so in small ones every 32nd would cost a page walk.
 pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
     // The place behind the last one is looked at with it.
-    let (producer, consumer) = RingBuffer::new(capacity + 1);
+    let (mut producer, consumer) = RingBuffer::new(capacity + 1);
+    if let Ok(mut places) = producer.write_chunk_uninit(capacity + 1) {
+        e2d2::memory::take_in_large_pages(places.as_mut_slices().0);
+    }
     let (to_legs, legs) = RingBuffer::new(capacity.div_ceil(RECORDS_PER_LEGS));
     let lost = Arc::new(Lost::default());
     let sender = RecordSender {
