@@ -135,7 +135,8 @@ impl Model {
         };
         let which = self.random.within(0..=5) as usize;
         let is_open = self.open.iter().any(|open| open.client.me == client.me);
-        // Eight cookies of a flow are remembered for their life of 16 s; a late copy of the ninth would call again.
+        // Twelve cookies are remembered for their life of 16 s where a flow's are, which others share: with eight of each flow none is
+        // forgotten, whose late copy would call again.
         let (now, life) = (self.bench.now, Duration::from_secs(16));
         self.calls.retain(|(_, at)| now - *at < life);
         let calls = self.calls.iter().filter(|(caller, _)| *caller == client.me).count();
