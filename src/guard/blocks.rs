@@ -5,10 +5,8 @@
 //! ```
 //!
 //! Of 64 blocks that follow each other, a table stores what the first says, which ones say something else than the one before
-//! them, and what those say: 16 bytes, and 4 for each change. A group is a line of the cache. So 100 000 prefixes take 7 MiB, of
+//! them, and what those say: 20 bytes, and 4 for each change. A group is a line of the cache. So 100 000 prefixes take 8 MiB, of
 //! which much stays in the caches, where an entry of two bytes for each block would take 32, and more for groups.
-
-use std::hint::select_unpredictable;
 
 use e2d2::memory::LargeSlice;
 use e2d2::prefetch;
@@ -126,16 +124,25 @@ impl Blocks {
         }
     }
 
-    /// The first step of a look-up; asks the processor for what the second reads.
+    /// The first step of a look-up. Asks the processor for what the second reads, [`Self::go_on`].
     #[inline]
-    pub(super) fn begin(&self, address: u32) -> InBlocks<'_> {
-        let found = self.blocks.find(block_of(address));
-        self.blocks.prefetch_change(&found);
-        InBlocks {
-            blocks: self,
-            address,
-            found,
+    pub(super) fn begin(&self, address: u32) -> u32 {
+        let place = self.blocks.find(block_of(address));
+        prefetch(&self.blocks.numbers[place as usize]);
+        place
+    }
+
+    /// The second step, from what the first has found: the entry of the address's block. Asks for what the last reads,
+    /// [`Self::set_in`].
+    #[inline]
+    pub(super) fn go_on(&self, place: u32, address: u32) -> u32 {
+        let entry = self.blocks.numbers[place as usize];
+        if entry & (GROUP | CROWDED) == GROUP {
+            prefetch(&self.groups[group_of(entry)]);
+        } else if entry & CROWDED != 0 {
+            self.crowded.prefetch(place_of(entry, address));
         }
+        entry
     }
 
     /// Asks the processor for what a look-up reads first.
@@ -147,32 +154,6 @@ impl Blocks {
     /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.blocks.memory() + size_of_val(&*self.groups) + self.crowded.memory()
-    }
-}
-
-/// A look-up that has begun.
-pub(super) struct InBlocks<'b> {
-    blocks: &'b Blocks,
-    address: u32,
-    found: Found,
-}
-
-impl InBlocks<'_> {
-    /// The second step: the entry of the address's block. Asks the processor for what the last reads, [`Blocks::set_in`].
-    #[inline]
-    pub(super) fn go_on(self) -> u32 {
-        let Blocks {
-            blocks,
-            groups,
-            crowded,
-        } = self.blocks;
-        let entry = blocks.number(&self.found);
-        if entry & (GROUP | CROWDED) == GROUP {
-            prefetch(&groups[group_of(entry)]);
-        } else if entry & CROWDED != 0 {
-            crowded.prefetch(place_of(entry, self.address));
-        }
-        entry
     }
 }
 
@@ -199,67 +180,38 @@ const STRETCH: usize = 64;
 struct Stretch {
     /// A bit for each place that says something else than the one before it, but for the first.
     changes: u64,
-    /// Changes of the stretches before it.
-    changes_before: u32,
-    /// What the first place says.
-    first: u32,
-}
-
-/// What a stretch says of a place.
-#[derive(Clone, Copy)]
-struct Found {
-    /// Where in the table the last change is that is not behind the place; if there is none, that of an earlier stretch.
-    change: u32,
-    /// What the first place says, if there is none.
-    first: u32,
-    is_first: bool,
+    /// Where in the table of numbers that of the first place is; behind it are those of the changes.
+    start: u32,
 }
 
 /// A number for each place.
 struct Runs {
     stretches: LargeSlice<Stretch>,
-    /// What changes say, from 1 on.
-    changes: LargeSlice<u32>,
+    numbers: LargeSlice<u32>,
 }
 
 impl Runs {
     #[inline]
     fn get(&self, place: usize) -> u32 {
-        self.number(&self.find(place))
+        self.numbers[self.find(place) as usize]
     }
 
-    /// The first step of a look-up.
+    /// Where in the table of numbers that of a place is. Without a branch, as nothing tells of the addresses of a flood which it is.
     #[inline]
-    fn find(&self, place: usize) -> Found {
+    fn find(&self, place: usize) -> u32 {
         let stretch = &self.stretches[place / STRETCH];
         let until = stretch.changes << (STRETCH - 1 - place % STRETCH);
-        Found {
-            change: stretch.changes_before + until.count_ones(),
-            first: stretch.first,
-            is_first: until == 0,
-        }
+        stretch.start + until.count_ones()
     }
 
-    /// The second. Without a branch, as nothing tells of the addresses of a flood which of the two it is.
-    #[inline]
-    fn number(&self, found: &Found) -> u32 {
-        select_unpredictable(found.is_first, found.first, self.changes[found.change as usize])
-    }
-
-    /// Asks the processor for what the first step reads.
+    /// Asks the processor for what is read first.
     #[inline]
     fn prefetch(&self, place: usize) {
         prefetch(&self.stretches[place / STRETCH]);
     }
 
-    /// Asks for what the second reads.
-    #[inline]
-    fn prefetch_change(&self, found: &Found) {
-        prefetch(&self.changes[found.change as usize]);
-    }
-
     fn memory(&self) -> usize {
-        size_of_val(&*self.stretches) + size_of_val(&*self.changes)
+        size_of_val(&*self.stretches) + size_of_val(&*self.numbers)
     }
 }
 
@@ -267,10 +219,9 @@ impl Runs {
 #[derive(Default)]
 struct RunsBuilder {
     stretches: Vec<Stretch>,
-    changes: Vec<u32>,
+    numbers: Vec<u32>,
     /// Places of the last stretch that have their number.
     filled: usize,
-    last: u32,
 }
 
 impl RunsBuilder {
@@ -280,27 +231,24 @@ impl RunsBuilder {
                 self.filled = 0;
                 self.stretches.push(Stretch {
                     changes: 0,
-                    changes_before: self.changes.len() as u32,
-                    first: number,
+                    start: self.numbers.len() as u32,
                 });
+                self.numbers.push(number);
             }
-            Some(stretch) if number != self.last => {
+            Some(stretch) if self.numbers.last() != Some(&number) => {
                 stretch.changes |= 1 << self.filled;
-                self.changes.push(number);
+                self.numbers.push(number);
             }
             Some(_) => {}
         }
         self.filled += 1;
-        self.last = number;
     }
 
     fn finish(self) -> Runs {
-        let Self { stretches, changes, .. } = self;
+        let Self { stretches, numbers, .. } = self;
         Runs {
             stretches: LargeSlice::from_fn(stretches.len(), |place| stretches[place]),
-            changes: LargeSlice::from_fn(1 + changes.len(), |place| {
-                place.checked_sub(1).map_or(0, |change| changes[change])
-            }),
+            numbers: LargeSlice::from_fn(numbers.len(), |place| numbers[place]),
         }
     }
 }
@@ -346,7 +294,8 @@ mod tests {
             .collect::<Vec<_>>();
         for some in all.chunks(BURST) {
             let begun = some.iter().map(|address| blocks.begin(*address)).collect::<Vec<_>>();
-            for (address, entry) in some.iter().zip(begun.into_iter().map(InBlocks::go_on)) {
+            for (address, place) in some.iter().zip(begun) {
+                let entry = blocks.go_on(place, *address);
                 let set = ranges.sets[starts.partition_point(|start| start <= address) - 1];
                 assert_eq!(blocks.set_of(*address), set, "{address:#x}");
                 assert_eq!(blocks.set_in(entry, *address), set, "{address:#x} in two steps");

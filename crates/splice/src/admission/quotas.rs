@@ -44,6 +44,8 @@ pub(crate) struct Applicant {
     pub(crate) class: Option<u16>,
     /// The client's address; IPv4 in its mapped form.
     pub(crate) address: u128,
+    /// Clients are prefixes of more than one address.
+    is_prefix: bool,
     /// Where it is counted, if the listener's clients have a limit.
     client: Option<ClientLines>,
 }
@@ -55,17 +57,10 @@ pub(crate) struct Excess {
     pub(crate) refusal: Refusal,
 }
 
-/// What a connection is counted for.
+/// What a connection is counted for: each number plus one, 0 for none, as in zeroed memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
-    client: Option<ClientPlace>,
-    address: Option<ClientPlace>,
-    class: Option<u16>,
-    listener: bool,
-}
+pub(crate) struct Counted([u32; 4]);
 
-/// [`Counted`] in zeroed memory: each number is stored plus one, 0 stands for `None`.
-type Entry = [u32; 4];
 const CLIENT: usize = 0;
 const ADDRESS: usize = 1;
 const POOL: usize = 2;
@@ -73,11 +68,44 @@ const POOL: usize = 2;
 const CLASS: usize = 3;
 const LISTENER_BIT: u32 = 1 << 31;
 
+impl Counted {
+    #[inline]
+    fn new((client, address): (Option<ClientPlace>, Option<ClientPlace>), class: Option<u16>, listener: bool) -> Self {
+        let number = |place: Option<ClientPlace>| place.map_or(0, ClientPlace::number);
+        let class = class.map_or(0, |class| u32::from(class) + 1);
+        Counted([
+            number(client),
+            number(address),
+            0,
+            class | if listener { LISTENER_BIT } else { 0 },
+        ])
+    }
+
+    /// The places of its client and of its address.
+    fn places(self) -> impl Iterator<Item = ClientPlace> {
+        [CLIENT, ADDRESS]
+            .into_iter()
+            .filter_map(move |word| ClientPlace::of_number(self.0[word]))
+    }
+
+    fn pool(self) -> Option<u16> {
+        self.0[POOL].checked_sub(1).map(|pool| pool as u16)
+    }
+
+    fn class(self) -> Option<u16> {
+        (self.0[CLASS] & !LISTENER_BIT).checked_sub(1).map(|class| class as u16)
+    }
+
+    fn is_of_listener(self) -> bool {
+        self.0[CLASS] & LISTENER_BIT != 0
+    }
+}
+
 /// What one core has counted.
 pub(crate) struct Quotas {
     clients: Arc<ClientCounts>,
-    /// By slot.
-    counted: Box<[Entry]>,
+    /// By slot: that of a [`Counted`].
+    counted: Box<[[u32; 4]]>,
     /// Whether anything was counted since the start.
     are_used: bool,
     /// Whether a pool was.
@@ -112,8 +140,8 @@ impl Quotas {
     /// The client with this address, at this listener and in this class. Asks the processor for what is read of it when it is counted.
     #[inline]
     pub(crate) fn applicant(&self, limits: &Limits, (listener, class): (u16, Option<u16>), address: u128) -> Applicant {
-        let client = limits.of_clients(listener).map(|of_each| {
-            let bits = bits_of(of_each, address);
+        let bits = limits.of_clients(listener).map(|of_each| bits_of(of_each, address));
+        let client = bits.map(|bits| {
             let behind = u32::from(ADDRESS_BITS.saturating_sub(bits));
             let client = self.clients.lines_of(ClientKey {
                 prefix: address & u128::MAX.checked_shl(behind).unwrap_or(0),
@@ -127,6 +155,7 @@ impl Quotas {
             listener,
             class,
             address,
+            is_prefix: bits.is_some_and(|bits| bits < ADDRESS_BITS),
             client,
         }
     }
@@ -154,7 +183,7 @@ impl Quotas {
         };
         self.settle();
         let all = self.clients.of(client, now).unwrap_or_default();
-        if fits(&of_each.limit, all, self.own(of_each, who, now), now) {
+        if fits(&of_each.limit, all, self.own(who, now), now) {
             Ok(())
         } else {
             Err(excess(Limited::Clients, &of_each.limit))
@@ -212,12 +241,9 @@ impl Quotas {
             return;
         }
         self.are_used = true;
-        let number = |place: Option<ClientPlace>| place.map_or(0, ClientPlace::number);
-        let class = counted.class.map_or(0, |class| u32::from(class) + 1);
-        let listener = if counted.listener { LISTENER_BIT } else { 0 };
+        // Its pool, if it has one, stays.
         let entry = &mut self.counted[slot as usize];
-        (entry[CLIENT], entry[ADDRESS]) = (number(counted.client), number(counted.address));
-        entry[CLASS] = class | listener;
+        *entry = [counted.0[CLIENT], counted.0[ADDRESS], entry[POOL], counted.0[CLASS]];
     }
 
     /// Tells all cores of the connections that have ended.
@@ -226,25 +252,28 @@ impl Quotas {
         self.leaving.drain(..).for_each(|place| self.clients.leave(place));
     }
 
-    /// Takes back the counts of a connection that was not made.
+    /// Takes back what a connection was counted for that has ended, or was not made.
     pub(crate) fn take_back(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
         (listener, counted): (u16, Counted),
         now: Instant,
     ) {
-        for place in [counted.client, counted.address].into_iter().flatten() {
+        for place in counted.places() {
             if self.leaving.is_full() {
                 self.settle();
             }
             self.clients.prefetch_place(place);
             self.leaving.push(place);
         }
-        if counted.listener {
+        if counted.is_of_listener() {
             end(meters, limits, (Limited::Listener, listener), now);
         }
-        if let Some(class) = counted.class {
+        if let Some(class) = counted.class() {
             end(meters, limits, (Limited::Class, class), now);
+        }
+        if let Some(pool) = counted.pool() {
+            end(meters, limits, (Limited::Pool, pool), now);
         }
     }
 
@@ -294,15 +323,19 @@ impl Quotas {
     /// Takes back what a connection was counted for when it ends.
     #[inline]
     pub(crate) fn end(&mut self, limits: (&Limits, &mut CoreMeters), (slot, listener): (u32, u16), now: Instant) {
-        if self.are_used && self.counted[slot as usize] != Entry::default() {
-            self.take_back_kept(limits, (slot, listener), now);
+        if !self.are_used {
+            return;
+        }
+        let counted = Counted(std::mem::take(&mut self.counted[slot as usize]));
+        if counted != Counted::default() {
+            self.take_back(limits, (listener, counted), now);
         }
     }
 
     /// The pool that a connection is counted for.
     pub(crate) fn pool(&self, slot: u32) -> Option<u16> {
         let counted = self.counted.get(slot as usize).filter(|_| self.have_pools)?;
-        counted[POOL].checked_sub(1).map(|pool| pool as u16)
+        Counted(*counted).pool()
     }
 
     /// The class that a connection is in.
@@ -311,26 +344,7 @@ impl Quotas {
         if !self.are_used {
             return None;
         }
-        let class = self.counted.get(slot as usize)?[CLASS] & !LISTENER_BIT;
-        class.checked_sub(1).map(|class| class as u16)
-    }
-
-    fn take_back_kept(
-        &mut self,
-        (limits, meters): (&Limits, &mut CoreMeters),
-        (slot, listener): (u32, u16),
-        now: Instant,
-    ) {
-        self.leave_pool((limits, meters), slot, now);
-        let class = self.class(slot);
-        let entry = std::mem::take(&mut self.counted[slot as usize]);
-        let counted = Counted {
-            client: ClientPlace::of_number(entry[CLIENT]),
-            address: ClientPlace::of_number(entry[ADDRESS]),
-            class,
-            listener: entry[CLASS] & LISTENER_BIT != 0,
-        };
-        self.take_back((limits, meters), (listener, counted), now);
+        Counted(*self.counted.get(slot as usize)?).class()
     }
 
     fn leave_pool(&mut self, (limits, meters): (&Limits, &mut CoreMeters), slot: u32, now: Instant) {
@@ -344,9 +358,8 @@ impl Quotas {
     }
 
     /// Where clients are prefixes, what the client's address has by itself: open connections, and when its bucket is full, if it is known.
-    fn own(&self, of_each: &ClientLimit, who: &Applicant, now: Instant) -> Option<Option<(u64, u64)>> {
-        let is_prefix = bits_of(of_each, who.address) < ADDRESS_BITS;
-        is_prefix.then(|| self.clients.of(&self.address_of(who), now))
+    fn own(&self, who: &Applicant, now: Instant) -> Option<Option<(u64, u64)>> {
+        who.is_prefix.then(|| self.clients.of(&self.address_of(who), now))
     }
 
     /// Where a single address is counted, of clients that are prefixes.
@@ -373,12 +386,7 @@ impl Quotas {
         let Some((client, open)) = self.clients.enter(client, now) else {
             return Ok((None, None));
         };
-        if !fits(
-            limit,
-            (open, self.clients.due(client)),
-            self.own(of_each, who, now),
-            now,
-        ) {
+        if !fits(limit, (open, self.clients.due(client)), self.own(who, now), now) {
             if let Some(rate) = limit.rate {
                 // What is owed by an earlier rate.
                 self.clients.forgive(client, rate.fullest(now));
@@ -389,7 +397,7 @@ impl Quotas {
         if let Some(rate) = limit.rate {
             self.clients.take(client, |due| rate.after(due, 1, now));
         }
-        if bits_of(of_each, who.address) == ADDRESS_BITS {
+        if !who.is_prefix {
             return Ok((Some(client), None));
         }
         let address = self.clients.enter(&self.address_of(who), now).map(|(place, _)| place);

@@ -42,7 +42,7 @@ impl<'l> Shared<'l> {
     pub(super) fn count(
         &self,
         meters: &mut CoreMeters,
-        (client, address): (Option<ClientPlace>, Option<ClientPlace>),
+        places: (Option<ClientPlace>, Option<ClientPlace>),
         now: Instant,
     ) -> Counted {
         if let Some((listener, limit)) = self.listener {
@@ -51,11 +51,6 @@ impl<'l> Shared<'l> {
         if let Some((class, limit)) = self.class {
             begin(meters, (Limited::Class, class), limit, now);
         }
-        Counted {
-            client,
-            address,
-            class: self.class.map(|(class, _)| class),
-            listener: self.listener.is_some(),
-        }
+        Counted::new(places, self.class.map(|(class, _)| class), self.listener.is_some())
     }
 }
