@@ -141,7 +141,8 @@ fn over_memif(host: &Host) {
     let (device, load, clock) = opened.expect("two processes on a memif");
     let bench = TwoCoreBench::new(device, load, clock);
     let (result, device, _totals) = bench.cps("memif", &conditions.settings).expect("a load that stays");
-    check(&result, &device);
+    assert_eq!(beside_two_processes(&result), [""; 0], "{:#?}", device.counters());
+    check_numbers(&result);
     floor_over_memif(host, &result);
 }
 
@@ -156,7 +157,7 @@ fn floor_over_memif(host: &Host, of: &CpsResult) {
     let (device, load, clock) = opened.expect("two processes on a memif");
     let bench = TwoCoreBench::new(device, load, clock);
     let (result, ..) = bench.cps("floor", &conditions.settings).expect("a load that stays");
-    assert_eq!(beside_the_machine(&result), [""; 0], "{result:#?}");
+    assert_eq!(beside_two_processes(&result), [""; 0], "{result:#?}");
     assert!(result.connections > 100, "{result:#?}");
 }
 
@@ -289,8 +290,25 @@ fn beside_the_machine(result: &CpsResult) -> Vec<&str> {
         .collect()
 }
 
+/// The same of two processes: while one of them has no core, the rings fill; what is lost then is sent again.
+fn beside_two_processes(result: &CpsResult) -> Vec<&str> {
+    let is_repeated = result.disturbed_slices > 0 && result.lost == result.retransmitted;
+    let is_of_a_loss = |reason: &str| {
+        ["lost is", "retransmitted is"]
+            .iter()
+            .any(|start| reason.starts_with(start))
+    };
+    let mut reasons = beside_the_machine(result);
+    reasons.retain(|reason| !(is_repeated && is_of_a_loss(reason)));
+    reasons
+}
+
 fn check(result: &CpsResult, device: &device::ProxyDevice) {
     assert_eq!(beside_the_machine(result), [""; 0], "{:#?}", device.counters());
+    check_numbers(result);
+}
+
+fn check_numbers(result: &CpsResult) {
     assert!(result.connections > 100, "{result:#?}");
     assert!((430..=500).contains(&result.open_connections), "{result:#?}");
     assert!(
