@@ -38,14 +38,8 @@ pub use sink::SinkTotals;
 /// million connections per second, far more than a thread rests.
 pub const RING_CAPACITY: usize = 65_536;
 
-/// How long a thread rests when its rings are less than a quarter full.
+/// How long a thread rests when its rings are empty.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// Whether a thread rests that has found so many records in a ring. Who looks again at once takes few each time, and with each look the
-/// line in which the other side notes its place, which that has to fetch back for its next record.
-fn has_time(taken: usize) -> bool {
-    taken < RING_CAPACITY / 4
-}
 
 /// What became of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -374,7 +368,7 @@ impl Taker {
             if let Some(deadline) = deadline {
                 return end_all(self.sinks, deadline);
             }
-            if has_time(taken) {
+            if taken == 0 {
                 std::thread::park_timeout(PAUSE);
             }
         }

@@ -11,7 +11,7 @@ use netfcts::record::SessionRecord;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use super::filter::Filter;
-use super::{PAUSE, RING_CAPACITY, has_time};
+use super::{PAUSE, RING_CAPACITY};
 use crate::config::RecordsConfig;
 use crate::privileges;
 
@@ -361,7 +361,7 @@ impl Writer {
             {
                 asked.store(true, Ordering::Relaxed);
             }
-            if has_time(taken) {
+            if taken == 0 {
                 std::thread::park_timeout(PAUSE);
             }
         }
