@@ -135,8 +135,8 @@ impl Model {
         };
         let which = self.random.within(0..=5) as usize;
         let is_open = self.open.iter().any(|open| open.client.me == client.me);
-        // Twelve cookies are remembered for their life of 16 s where a flow's are, which others share: with eight of each flow none is
-        // forgotten, whose late copy would call again.
+        // Flows share lines of twelve used cookies, which are remembered for their life of 16 s: of eight for each flow none is
+        // forgotten. A late copy of a forgotten one would call again.
         let (now, life) = (self.bench.now, Duration::from_secs(16));
         self.calls.retain(|(_, at)| now - *at < life);
         let calls = self.calls.iter().filter(|(caller, _)| *caller == client.me).count();

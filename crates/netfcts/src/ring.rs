@@ -16,8 +16,8 @@ use crate::record::{RecordFlags, SessionRecord};
 /// Connections in the ring for each whose legs there is room for beside it: more than one in a default sample.
 const RECORDS_PER_LEGS: usize = 16;
 
-/// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends. Its memory is taken now, in large pages: each
-/// record is written where none was for as long as the ring is, so in small ones every 32nd would cost a page walk.
+/// Makes a ring for `capacity` connections (128 bytes each) and returns its two ends. Its memory is taken now, in large pages: the
+/// sender goes round all of it, and in small pages every 32nd record would cost a page walk.
 pub fn record_ring(capacity: usize) -> (RecordSender, RecordReceiver) {
     // The place behind the last one is looked at with it.
     let (mut producer, consumer) = RingBuffer::new(capacity + 1);
