@@ -51,7 +51,7 @@ pub(super) fn list(config: &Config, standby: &Standby) -> Value {
             "kind": row.kind,
             "name": row.name,
             "connections": row.limit.and_then(|limit| limit.connections),
-            "rate": row.limit.and_then(|limit| limit.rate).map(|rate| 1.0 / rate.interval.as_secs_f64()),
+            "rate": row.limit.and_then(|limit| limit.rate).map(|rate| 1e9 / rate.interval_ns.get() as f64),
             "burst": row.limit.and_then(|limit| limit.rate).map(|rate| rate.burst),
             "open": own(counted.open),
             "begun": own(counted.begun),

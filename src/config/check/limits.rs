@@ -1,7 +1,7 @@
 //! `limit` and `client_limit`, and `[[class]]`.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::num::NonZeroU64;
 
 use super::{choice, name, number, quoted};
 use crate::config::defaults;
@@ -59,7 +59,7 @@ fn rate(source: &mut Source<'_>, at: &At, rate: f64, burst: Option<i64>) -> Rate
         &defaults::LIMIT_BURST_RANGE,
     );
     Rate {
-        interval: Duration::from_secs_f64(1.0 / rate),
+        interval_ns: NonZeroU64::new((1e9 / rate).round() as u64).unwrap_or(NonZeroU64::MIN),
         burst: burst as u32,
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct ClientKey {
 /// Where a client may have its place: two cache lines, and the tag of its places there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientLines {
-    lines: [usize; 2],
+    lines: [u32; 2],
     tag: u64,
 }
 
@@ -120,8 +120,7 @@ impl ClientCounts {
                     self.leave(place);
                 }
                 Found::Free(place, word) => {
-                    let taken = tag << OPEN_BITS | 1;
-                    if (self.word(place, 0).compare_exchange(word, taken, Relaxed, Relaxed)).is_ok() {
+                    if self.exchange(place, word, tag << OPEN_BITS | 1) {
                         return Some((place, 0));
                     }
                 }
@@ -146,7 +145,7 @@ impl ClientCounts {
         client
             .lines
             .into_iter()
-            .for_each(|line| e2d2::prefetch(&self.lines[line]));
+            .for_each(|line| e2d2::prefetch(&self.lines[line as usize]));
     }
 
     /// Asks for the line of a place.
@@ -172,7 +171,19 @@ impl ClientCounts {
         before
     }
 
+    /// Sets a place's first word, if it is still `before`.
+    #[inline]
+    fn exchange(&self, place: ClientPlace, before: u64, after: u64) -> bool {
+        let word = self.word(place, 0);
+        if self.has_one_core {
+            word.store(after, Relaxed);
+            return true;
+        }
+        word.compare_exchange(before, after, Relaxed, Relaxed).is_ok()
+    }
+
     /// When the bucket of the client in this place is full.
+    #[inline]
     pub(crate) fn due(&self, place: ClientPlace) -> u64 {
         self.word(place, 1).load(Relaxed)
     }
@@ -213,7 +224,7 @@ impl ClientCounts {
         let second = first + scaled(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
         let second = if second < all { second } else { second - all };
         ClientLines {
-            lines: [first, second],
+            lines: [first as u32, second as u32],
             tag,
         }
     }
@@ -221,14 +232,16 @@ impl ClientCounts {
     fn find(&self, client: &ClientLines, now: Instant) -> Found {
         let ClientLines { lines, tag } = *client;
         let mut free = Found::Full;
-        for place in lines.iter().flat_map(|line| line * PLACES..(line + 1) * PLACES) {
-            let place = ClientPlace(place as u32);
-            let word = self.word(place, 0).load(Relaxed);
-            if word >> OPEN_BITS == tag {
-                return Found::Theirs(place);
-            }
-            if word & OPEN == 0 && matches!(free, Found::Full) && self.due(place) <= now.as_nanos() {
-                free = Found::Free(place, word);
+        for line in lines {
+            for (place, [word, due]) in self.lines[line as usize].iter().enumerate() {
+                let word = word.load(Relaxed);
+                let place = || ClientPlace(line * PLACES as u32 + place as u32);
+                if word >> OPEN_BITS == tag {
+                    return Found::Theirs(place());
+                }
+                if word & OPEN == 0 && matches!(free, Found::Full) && due.load(Relaxed) <= now.as_nanos() {
+                    free = Found::Free(place(), word);
+                }
             }
         }
         free

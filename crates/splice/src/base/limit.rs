@@ -2,6 +2,7 @@
 
 use crate::base::callbacks::Refusal;
 use e2d2::time::Instant;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The kinds of things that connections are counted for.
@@ -46,20 +47,16 @@ pub struct Limit {
 /// rate algorithm of ITU-T I.371 A.1, in its virtual scheduling form).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Time between two connections that come evenly; not zero.
-    pub interval: Duration,
+    /// Nanoseconds between two connections that come evenly.
+    pub interval_ns: NonZeroU64,
     /// The size of the bucket, at least 1.
     pub burst: u32,
 }
 
 impl Rate {
-    fn interval(self) -> u64 {
-        (self.interval.as_nanos() as u64).max(1)
-    }
-
     /// What is missing from the bucket at `now`, if it is full at `due`.
     pub(crate) fn used(self, due: u64, now: Instant) -> u64 {
-        due.saturating_sub(now.as_nanos()).div_ceil(self.interval())
+        due.saturating_sub(now.as_nanos()).div_ceil(self.interval_ns.get())
     }
 
     /// What is left in the bucket at `now`, if it is full at `due`.
@@ -71,12 +68,14 @@ impl Rate {
     #[inline]
     pub(crate) fn has_left(self, due: u64, now: Instant) -> bool {
         let most = self.burst.checked_sub(1);
-        most.is_some_and(|most| due.saturating_sub(now.as_nanos()) <= self.interval().saturating_mul(u64::from(most)))
+        most.is_some_and(|most| {
+            due.saturating_sub(now.as_nanos()) <= self.interval_ns.get().saturating_mul(u64::from(most))
+        })
     }
 
     /// When the bucket is full after `count` are taken from it.
     pub(crate) fn after(self, due: u64, count: u32, now: Instant) -> u64 {
-        let taken = self.interval().saturating_mul(u64::from(count));
+        let taken = self.interval_ns.get().saturating_mul(u64::from(count));
         due.max(now.as_nanos()).saturating_add(taken)
     }
 
@@ -88,7 +87,7 @@ impl Rate {
     /// Whether `count` are more than what is added to the bucket in `time`.
     #[inline]
     pub(crate) fn is_less_in(self, time: Duration, count: u32) -> bool {
-        self.interval().saturating_mul(u64::from(count)) > time.as_nanos() as u64
+        self.interval_ns.get().saturating_mul(u64::from(count)) > time.as_nanos() as u64
     }
 }
 

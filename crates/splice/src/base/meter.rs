@@ -247,6 +247,7 @@ fn publish(word: &AtomicU64, kept: &mut i32) {
 mod tests {
     use super::*;
     use crate::base::callbacks::Refusal;
+    use std::num::NonZeroU64;
 
     const NOW: Instant = Instant::from_millis(1_000);
     const OF: (Limited, u16) = (Limited::Pool, 7);
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn a_rate_is_one_for_all_cores() {
         let rate = Rate {
-            interval: Duration::from_millis(100),
+            interval_ns: NonZeroU64::new(100_000_000).expect("not zero"),
             burst: 3,
         };
         let limits = limits(None, Some(rate));
