@@ -84,7 +84,8 @@ impl<P: BufferPool> Emitter<P> {
         self.without_listener += 1 + (self.sent - sent_before);
     }
 
-    /// A connection is made by a segment to this listener. Returns whether it is captured.
+    /// A connection is made by a segment to this listener. Returns whether its legs are to be marked as captured: where all are, no mark
+    /// is asked for.
     #[inline]
     pub(crate) fn note_made(&mut self, slot: u32, by: &Segment, listener: u16) -> bool {
         let Some(tap) = &mut self.tap else { return false };
@@ -92,7 +93,7 @@ impl<P: BufferPool> Emitter<P> {
         if is_captured && !tap.is_shut() {
             self.telling = Telling::All;
         }
-        is_captured
+        is_captured && !tap.has_all()
     }
 
     /// The segment of a resting connection's client that is dealt with begins another, or is meant to.

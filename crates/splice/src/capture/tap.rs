@@ -128,7 +128,7 @@ impl Tap {
 
     #[inline(never)]
     fn note_drawn(&mut self, slot: u32, (client, listener): (u128, u16), hash: u64) -> bool {
-        let is_chosen = self.may_want(client, listener, hash);
+        let is_chosen = self.is_all || self.may_want(client, listener, hash);
         if is_chosen || self.has(slot) {
             self.choose(slot, is_chosen);
             if let Some(group) = &mut self.group {
