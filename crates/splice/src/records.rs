@@ -133,9 +133,11 @@ impl Log {
 
     /// Begins the record of the connection in `slot`, whose client has completed its handshake.
     pub(crate) fn begin(&mut self, slot: u32) {
-        self.begin_with_syn(slot);
-        self.flag(slot, RecordFlags::COOKIE);
-        self.state(slot, Side::Client, State::Established);
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            record.begin(Side::Client, State::SynSent, self.now);
+            record.push_state(Side::Client, State::Established, self.now);
+            record.set_flags(RecordFlags::COOKIE);
+        }
     }
 
     /// Begins the record of the connection in `slot`, whose client has sent a SYN.
@@ -184,9 +186,16 @@ impl Log {
     }
 
     pub(crate) fn state(&mut self, slot: u32, side: Side, state: State) {
+        self.states(slot, [(side, state)]);
+    }
+
+    /// Both sides enter states at once.
+    pub(crate) fn states<const N: usize>(&mut self, slot: u32, changes: [(Side, State); N]) {
         let now = self.now;
         if let Some(record) = self.record(slot) {
-            record.push_state(side, state, now);
+            changes
+                .into_iter()
+                .for_each(|(side, state)| record.push_state(side, state, now));
         }
     }
 
@@ -196,10 +205,12 @@ impl Log {
         }
     }
 
-    /// One more server has been sent a SYN.
-    pub(crate) fn tried_server(&mut self, slot: u32) {
+    /// One more server is called.
+    pub(crate) fn called(&mut self, slot: u32) {
+        let now = self.now;
         if let Some(record) = self.record(slot) {
             record.note_server();
+            record.push_state(Side::Server, State::SynReceived, now);
         }
     }
 

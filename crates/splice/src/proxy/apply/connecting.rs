@@ -83,11 +83,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                     self.release_port(slot, connection, None);
                 }
                 Some(Ok(())) => {
-                    self.records.tried_server(slot);
+                    self.records.called(slot);
                     if let Some(tap) = self.emit.concerned_tap() {
                         tap.note_call(slot, server);
                     }
-                    self.records.state(slot, Side::Server, record::State::SynReceived);
                     return Some(Event::PortTaken);
                 }
             }

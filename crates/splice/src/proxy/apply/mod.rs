@@ -166,13 +166,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                     .emit
                     .note_step(slot, (before, event, failure), (after, actions));
             }
-            if let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut()) {
+            let was_spliced = matches!(before, Phase::Spliced { .. });
+            let is_closing = was_spliced && before != after;
+            if is_closing && let (Phase::Spliced { client, server }, Some(spliced)) = (after, connection.spliced_mut())
+            {
                 (spliced.client_fin, spliced.server_fin) = (client, server);
             }
             if after == Phase::TimeWait {
                 context.last_timestamps = context.timestamps();
             }
-            if let Event::Segment { .. } = event {
+            if was_spliced && let Event::Segment { .. } = event {
                 self.rooms.note_close(slot, before, event, context.incoming.as_ref());
             }
             for &action in actions {
@@ -180,7 +183,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.apply(slot, connection, (action, event), context, out);
             }
             out.enter(WorkStage::Classify);
-            if actions.last().is_some_and(|action| action.ends_connection()) {
+            if matches!(after, Phase::TimeWait | Phase::Closed) {
                 self.connections.free(slot);
                 break;
             }
@@ -189,7 +192,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 "{before} × {event:?} leads to {}",
                 connection.phase()
             );
-            if matches!(before, Phase::Spliced { .. }) && before != after {
+            if is_closing {
                 self.rooms.arm_closing(slot, connection, before);
             }
             let Some(ask) = ask else { break };

@@ -318,8 +318,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.state(slot, from, state);
         }
         if acknowledges_fin && peer == FinState::FinSent && own == FinState::Open && !fin {
-            self.records.state(slot, from.peer(), State::FinWait2);
-            self.records.state(slot, from, State::CloseWait);
+            (self.records).states(slot, [(from.peer(), State::FinWait2), (from, State::CloseWait)]);
         }
     }
 
