@@ -387,7 +387,7 @@ impl Tap {
     /// What an event does to the connection of the group; nothing of it has been done yet.
     pub(crate) fn note_step(&mut self, slot: u32, stepped: Stepped) {
         let is_spliced = |phase| matches!(phase, Phase::Spliced { .. });
-        let is_over = (stepped.actions.last()).is_some_and(|action| action.ends_connection());
+        let is_over = stepped.after.has_no_connection();
         let is_settled = is_over || is_spliced(stepped.after) && !is_spliced(stepped.before);
         if is_settled && self.has(slot) && !self.is_wanted(slot) {
             self.give_up(slot);

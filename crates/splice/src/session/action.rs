@@ -124,16 +124,6 @@ impl From<Ask> for WorkStage {
     }
 }
 
-impl Action {
-    /// Nothing is left of the connection behind it.
-    pub(crate) const fn ends_connection(self) -> bool {
-        matches!(
-            self,
-            Action::EnterTimeWait(_) | Action::Forget(_) | Action::ForgetWithFailure
-        )
-    }
-}
-
 impl From<Action> for WorkStage {
     #[inline]
     fn from(action: Action) -> WorkStage {

@@ -97,6 +97,12 @@ impl Phase {
         Phase::Spliced { client, server }
     }
 
+    /// True where no connection is kept: what leads here from any other phase frees it (`tests/core/matrix.rs`).
+    #[inline]
+    pub(crate) const fn has_no_connection(self) -> bool {
+        matches!(self, Phase::TimeWait | Phase::Closed)
+    }
+
     /// True when both FINs are acknowledged.
     pub const fn is_over(self) -> bool {
         matches!(

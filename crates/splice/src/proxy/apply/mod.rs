@@ -183,7 +183,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 self.rooms.apply(slot, connection, (action, event), context, out);
             }
             out.enter(WorkStage::Classify);
-            if matches!(after, Phase::TimeWait | Phase::Closed) {
+            if after.has_no_connection() {
                 self.connections.free(slot);
                 break;
             }
