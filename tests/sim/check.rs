@@ -46,6 +46,8 @@ pub struct ServerResult {
     pub is_complete: bool,
     /// It had ceased to repeat what it was asked for when it ended.
     pub is_neglected: bool,
+    /// Its host was switched off when it had acknowledged every byte, and the application had written all and not read all.
+    pub is_unread: bool,
 }
 
 /// Time-outs double from a second: so many frames are lost at least, one after the other, before a minute is over.
@@ -387,6 +389,10 @@ impl<'a> Case<'a> {
         let any = |is: &dyn Fn(Fate) -> bool| server.iter().any(|server| is(server.fate));
         let is_explained = match cause {
             Cause::ActiveRst | Cause::PassiveRst => self.is_aborted() || self.touched.by_server,
+            // An orderly end must never come before the last byte; a host may lose what it has acknowledged.
+            Cause::ActiveClose | Cause::PassiveClose => {
+                self.client.is_complete && matches!(self.sessions, [server] if server.is_unread)
+            }
             Cause::NoServer => self.may_lack_a_server(),
             Cause::NoPort => usize::from(self.scenario.local_ports) < self.scenario.connections.len(),
             Cause::ServerRefused => {
@@ -419,23 +425,17 @@ impl<'a> Case<'a> {
 
     /// Time may have run out: a peer was gone, or so much was lost of this connection that nothing came in time.
     fn may_have_timed_out(&self, cause: Cause) -> bool {
-        let Trouble {
-            client,
-            server,
-            lost_lately,
-            by_server,
-        } = self.touched;
+        let (client, server, by_server) = (self.touched.client, self.touched.server, self.touched.by_server);
         match cause {
             Cause::ServerTimeout => by_server || server.lost >= LOST_IN_A_CALL,
             // SYNs that were lost have backed the client's timer off to a minute before it sends its first byte.
             // A header that lacks a part when the time is over is a bad one.
             Cause::SelectorTimeout => client.lost >= self.lost_in_a_request(),
             Cause::BadProxyHeader => client.lost >= LOST_IN_A_MINUTE,
-            Cause::IdleTimeout | Cause::HalfCloseTimeout if lost_lately >= LOST_IN_SILENCE => true,
+            Cause::IdleTimeout | Cause::HalfCloseTimeout if self.touched.lost_lately >= LOST_IN_SILENCE => true,
             Cause::RetransmitLimit | Cause::IdleTimeout | Cause::HalfCloseTimeout => by_server,
             // The server's SYN-ACK and its repetitions were lost, or the server went away behind the first.
             Cause::HandshakeTimeout => by_server || client.lost + server.lost >= LOST_IN_A_MINUTE,
-            // An orderly end of an incomplete connection is what must never happen.
             _ => false,
         }
     }

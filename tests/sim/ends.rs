@@ -129,6 +129,11 @@ impl End {
         self.sent == self.to_send && self.has_all() && self.end_seen
     }
 
+    /// All bytes were written, and what was not read yet, so many bytes, is the rest.
+    pub fn lacks_only(&self, unread: usize) -> bool {
+        self.sent == self.to_send && self.received as usize + unread == self.expected.len()
+    }
+
     /// Reads, writes and closes as planned. Returns when it wants to do more, if nothing happens before.
     ///
     /// # Errors

@@ -310,6 +310,8 @@ fn seeds_that_had_a_fault() {
         // 47: smoltcp ceased to repeat behind a window that was closed once; the RST of the idle timeout, lost at one end, had it
         // go on at the other.
         1_882_987_310_354_525,
+        // 64: its server was switched off when it had acknowledged all, and its application had not read all.
+        1_883_249_470_090_659,
         // 22: all that its server repeated for 300 s was lost, and so was the RST to its client, which gave up much later.
         1_882_987_821_014_099,
     ];

@@ -27,6 +27,8 @@ pub(super) struct Session {
     due: Option<Instant>,
     /// Found when it ended ([`Host::neglects`]).
     was_neglected: bool,
+    /// Found when its host was switched off ([`ServerResult::is_unread`]).
+    is_unread: bool,
     is_closed: bool,
     /// When it got its SYN.
     called: Instant,
@@ -111,6 +113,7 @@ impl Session {
             has_all: end.has_all(),
             is_complete: end.is_complete(),
             is_neglected: self.was_neglected,
+            is_unread: self.is_unread,
         })
     }
 
@@ -179,6 +182,7 @@ impl World<'_> {
                 ends: ends(host.socket(socket)),
                 due: None,
                 was_neglected: false,
+                is_unread: false,
                 is_closed: false,
                 called: self.now,
                 end: None,
@@ -241,8 +245,13 @@ impl World<'_> {
             let host = &mut self.hosts[SERVERS][n];
             if is_off && !host.is_off {
                 // What it had is forgotten.
-                self.sessions.retain(|session| {
+                self.sessions.retain_mut(|session| {
                     if session.host == n {
+                        let unread = host.socket(session.socket).recv_queue();
+                        session.is_unread = session
+                            .end
+                            .as_ref()
+                            .is_some_and(|end| unread > 0 && end.lacks_only(unread));
                         self.server_results.extend(session.result());
                     }
                     session.host != n
