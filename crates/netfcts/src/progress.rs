@@ -217,8 +217,8 @@ impl Progress {
     #[inline]
     pub fn push_state(&mut self, side: Side, state: State, now: Micros) {
         let last = usize::from(self.count).wrapping_sub(1);
-        // Most connections need no more than every one has.
-        if last < PROXIED_STAMPS - 1 {
+        // In two comparisons, as the first is enough for most changes.
+        if last < PROXIED_STAMPS - 1 || last < STAMPS - 1 && !self.is_proxied() {
             self.put_change(last, change(side, state), now);
         } else {
             self.push_seldom(change(side, state), now);
@@ -233,7 +233,7 @@ impl Progress {
         self.count += 1;
     }
 
-    /// A change of a connection that has many, or has not begun.
+    /// A change for which there is no room, or of a record that has not begun.
     #[cold]
     #[inline(never)]
     fn push_seldom(&mut self, change: u64, now: Micros) {
