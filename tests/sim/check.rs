@@ -466,12 +466,12 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The client's only copy was given up, or its SYN had to wait for the second server, while servers were called that did not
-    /// answer. Its timer has doubled meanwhile (RFC 6298 5.5), so that one repetition that is lost is a minute, as long as `select`.
+    /// The client's timer has doubled while no server was heard (RFC 6298 5.5): a repetition that is lost is a minute then.
     fn may_repeat_too_late(&self, record: &SessionRecord) -> bool {
         let called_again = self.scenario.binding == Binding::Syn && record.servers_tried() > 1;
         let has_waited = called_again || record.flags().contains(RecordFlags::COPY_GIVEN_UP);
-        has_waited && self.touched.by_server && self.touched.client.lost > 0
+        let (server, by_server) = (self.touched.server, self.touched.by_server);
+        has_waited && (by_server || server.lost >= LOST_IN_A_MINUTE) && self.touched.client.lost > 0
     }
 
     fn server_plans(&self) -> Vec<crate::scenario::ServerPlan> {

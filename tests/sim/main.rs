@@ -312,6 +312,8 @@ fn seeds_that_had_a_fault() {
         1_882_987_310_354_525,
         // 64: its server was switched off when it had acknowledged all, and its application had not read all.
         1_883_249_470_090_659,
+        // 2: its copy was given up, its server's SYN-ACK was lost for 15 s, and then one of its repetitions.
+        1_883_261_118_721_318,
         // 22: all that its server repeated for 300 s was lost, and so was the RST to its client, which gave up much later.
         1_882_987_821_014_099,
     ];
