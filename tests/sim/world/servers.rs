@@ -27,8 +27,6 @@ pub(super) struct Session {
     due: Option<Instant>,
     /// Found when it ended ([`Host::neglects`]).
     was_neglected: bool,
-    /// Found when its host was switched off ([`ServerResult::is_unread`]).
-    is_unread: bool,
     is_closed: bool,
     /// When it got its SYN.
     called: Instant,
@@ -113,7 +111,7 @@ impl Session {
             has_all: end.has_all(),
             is_complete: end.is_complete(),
             is_neglected: self.was_neglected,
-            is_unread: self.is_unread,
+            is_unread: false,
         })
     }
 
@@ -182,7 +180,6 @@ impl World<'_> {
                 ends: ends(host.socket(socket)),
                 due: None,
                 was_neglected: false,
-                is_unread: false,
                 is_closed: false,
                 called: self.now,
                 end: None,
@@ -245,14 +242,13 @@ impl World<'_> {
             let host = &mut self.hosts[SERVERS][n];
             if is_off && !host.is_off {
                 // What it had is forgotten.
-                self.sessions.retain_mut(|session| {
+                self.sessions.retain(|session| {
                     if session.host == n {
                         let unread = host.socket(session.socket).recv_queue();
-                        session.is_unread = session
-                            .end
-                            .as_ref()
-                            .is_some_and(|end| unread > 0 && end.lacks_only(unread));
-                        self.server_results.extend(session.result());
+                        let is_unread = unread > 0 && session.end.as_ref().is_some_and(|end| end.lacks_only(unread));
+                        let result = session.result();
+                        self.server_results
+                            .extend(result.map(|result| ServerResult { is_unread, ..result }));
                     }
                     session.host != n
                 });

@@ -95,8 +95,8 @@ pub(super) fn class_of(bytes: usize) -> Option<usize> {
     SIZES.iter().position(|&size| bytes <= size)
 }
 
-/// A bit for each block of a chunk, by class.
-const ALL: [u32; SIZES.len()] = {
+/// The [`free`](Chunk::free) of a chunk of which no block is taken, by class.
+const ALL_FREE: [u32; SIZES.len()] = {
     let (mut all, mut class) = ([0; SIZES.len()], 0);
     while class < SIZES.len() {
         all[class] = u32::MAX >> (PER_CHUNK - CHUNK / SIZES[class]);
@@ -146,7 +146,7 @@ impl Chunks {
         if self.with_room[class] == NONE
             && let Some(chunk) = self.take_chunk()
         {
-            self.chunks[chunk as usize].free = ALL[class];
+            self.chunks[chunk as usize].free = ALL_FREE[class];
             self.link(chunk, class);
         }
         let class = (class..SIZES.len()).find(|&class| self.with_room[class] != NONE)?;
@@ -173,7 +173,7 @@ impl Chunks {
         if free == 0 {
             self.link(chunk, class);
         }
-        if self.chunks[block.chunk()].free == ALL[class] {
+        if self.chunks[block.chunk()].free == ALL_FREE[class] {
             self.unlink(chunk, class);
             self.chunks[block.chunk()].later = std::mem::replace(&mut self.empty, chunk);
         }
