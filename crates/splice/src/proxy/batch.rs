@@ -20,6 +20,13 @@ use e2d2::wire::frame::{Kind, Packet, TcpLayout};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{FourTuple, Side};
 
+/// How many packets of a batch before its turn a packet's connection is asked for. A processor has some twenty lines on their way
+/// at once and drops what it is asked for beyond them: connections of a whole batch are too many.
+const CONNECTION_AHEAD: usize = 6;
+
+/// The same for what is found through the connection only.
+const BESIDE_AHEAD: usize = 3;
+
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     /// Reads the packets, asks for what they will need, and deals with them in turn.
     pub(crate) fn handle_all(
@@ -54,7 +61,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        for (buffer, segment) in buffers.drain(..).zip(segments) {
+        for (turn, buffer) in buffers.drain(..).enumerate() {
+            self.ask_while_at(turn, segments);
+            let Some(segment) = segments.get_mut(turn) else { break };
             out.enter(WorkStage::Checksum);
             match self.verify(segment, buffer.data()) {
                 Ok(()) => self.handle(Incoming { buffer, segment }, out),
@@ -63,62 +72,85 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         }
     }
 
-    /// Asks for the connections of a batch and what stands beside them, and notes where they are. Returns whether one of them may be
-    /// captured.
+    /// Notes which flows the segments of a batch most likely belong to, and asks for what the first of them need. Returns whether one of
+    /// them may be captured.
     #[inline(always)]
     fn ask_ahead(&mut self, segments: &mut [Segment]) -> bool {
         let sieve = self.rooms.emit.sieve();
-        let mut may_call: ArrayVec<u32, BURST> = ArrayVec::new();
-        let mut watched: ArrayVec<u32, BURST> = ArrayVec::new();
+        let looks_ahead = self.rooms.selector.looks_ahead();
         let (mut strangers, mut may_be) = (0, false);
         for segment in &mut *segments {
             segment.guess = self.rooms.flows.guess(segment.hash);
             may_be |= sieve.may_have(segment);
-            match segment.guess {
-                Some(flow) if flow.is_time_wait() => {}
-                Some(flow) => {
-                    self.connections.prefetch(flow.slot());
-                    self.rooms.records.prefetch(flow.slot());
-                    if flow.has(Mark::Watched) {
-                        self.rooms.legs.prefetch_places(flow.slot());
-                        watched.push(flow.slot());
-                    }
-                    if flow.side() == Side::Client && segment.payload_len() > 0 {
-                        self.rooms.timers.prefetch(flow.slot());
-                        may_call.push(flow.slot());
-                    } else if segment.payload_len() == 0 {
-                        // It may be the last.
-                        self.rooms.admission.quotas.prefetch(flow.slot());
-                    }
+            if segment.guess.is_none() {
+                strangers += 1;
+                // That of a SYN has been asked for when it was read.
+                if looks_ahead && !segment.has(TcpFlags::SYN) {
+                    self.rooms.selector.prefetch_client(segment.key.remote);
                 }
-                // The ACK of a cookie, most likely.
-                None if !segment.has(TcpFlags::SYN) => {
-                    self.rooms.handshake.replay_filter.prefetch(segment.hash);
-                    if self.rooms.selector.looks_ahead() {
-                        self.rooms.selector.prefetch_client(segment.key.remote);
-                    }
-                    strangers += 1;
-                }
-                None => strangers += 1,
             }
         }
-        if strangers > 0 && self.rooms.selector.looks_ahead() {
+        segments
+            .iter()
+            .take(CONNECTION_AHEAD)
+            .for_each(|segment| self.ask_for_connection(segment));
+        if strangers > 0 && looks_ahead {
             self.look_strangers_up(segments);
         }
-        for slot in watched {
-            self.rooms.legs.prefetch_entry(slot);
-        }
-        for slot in may_call {
-            // Payload ends the wait for it: the timer is set to an earlier time, and may have stood among others for long.
-            if self
-                .connections
-                .get(slot)
-                .is_some_and(|c| matches!(c.state, State::AwaitPayload(_)))
-            {
-                self.rooms.timers.prefetch_neighbours(slot);
-            }
-        }
         may_be
+    }
+
+    /// While the segment at `turn` of its batch is dealt with, asks for what later ones need.
+    #[inline(always)]
+    pub(super) fn ask_while_at(&self, turn: usize, segments: &[Segment]) {
+        if let Some(segment) = segments.get(turn + CONNECTION_AHEAD) {
+            self.ask_for_connection(segment);
+        }
+        if let Some(segment) = segments.get(turn + BESIDE_AHEAD) {
+            self.ask_for_neighbours(segment);
+        }
+    }
+
+    /// Asks for the connection of a segment and what is kept for it elsewhere, or for what a new one is looked up in.
+    #[inline(always)]
+    fn ask_for_connection(&self, segment: &Segment) {
+        match segment.guess {
+            Some(flow) if flow.is_time_wait() => {}
+            Some(flow) => {
+                self.connections.prefetch(flow.slot());
+                self.rooms.records.prefetch(flow.slot());
+                if flow.has(Mark::Watched) {
+                    self.rooms.legs.prefetch_places(flow.slot());
+                }
+                if may_call(flow, segment) {
+                    self.rooms.timers.prefetch(flow.slot());
+                } else if segment.payload_len() == 0 {
+                    // It may be the last.
+                    self.rooms.admission.quotas.prefetch(flow.slot());
+                }
+            }
+            // The ACK of a cookie, most likely.
+            None if !segment.has(TcpFlags::SYN) => self.rooms.handshake.replay_filter.prefetch(segment.hash),
+            None => {}
+        }
+    }
+
+    /// Asks for what the lines that [`ask_for_connection`](Self::ask_for_connection) has asked for lead to.
+    #[inline(always)]
+    fn ask_for_neighbours(&self, segment: &Segment) {
+        let Some(flow) = segment.guess.filter(|flow| !flow.is_time_wait()) else {
+            return;
+        };
+        if flow.has(Mark::Watched) {
+            self.rooms.legs.prefetch_entry(flow.slot());
+        }
+        // Payload ends the wait for it: the timer is set to an earlier time, and may have stood among others for long.
+        if may_call(flow, segment)
+            && let Some(connection) = self.connections.get(flow.slot())
+            && matches!(connection.state, State::AwaitPayload(_))
+        {
+            self.rooms.timers.prefetch_neighbours(flow.slot());
+        }
     }
 
     /// Has the selector look up whom it will be asked about.
@@ -257,6 +289,12 @@ impl<B: PacketBuffer> Incoming<'_, B> {
     pub(crate) fn is_intact(&self) -> bool {
         is_intact(self.segment.checksum, self.segment.layout, self.buffer.data())
     }
+}
+
+/// Whether a segment of this flow may be the first payload, for which a server is called.
+#[inline]
+fn may_call(flow: FlowRef, segment: &Segment) -> bool {
+    flow.side() == Side::Client && segment.payload_len() > 0
 }
 
 /// Verifies the TCP checksum of the segment in `frame`, unless that has been done.

@@ -90,7 +90,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         segments: &mut [Segment],
         out: &mut impl Output<P::Buffer>,
     ) {
-        for (buffer, segment) in buffers.drain(..).zip(segments) {
+        for (turn, buffer) in buffers.drain(..).enumerate() {
+            self.ask_while_at(turn, segments);
+            let Some(segment) = segments.get_mut(turn) else { break };
             let found = self.find(segment);
             let is_captured = self.is_captured(found, segment);
             let sent_before = self.rooms.emit.sent;

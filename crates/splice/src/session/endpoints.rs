@@ -40,6 +40,26 @@ pub struct ServerLeg {
 
 const _: () = assert!(size_of::<Option<ServerLeg>>() == 6, "no leg costs no byte");
 
+impl ServerLeg {
+    /// Our address and port in it; `client` is the client's address.
+    #[inline]
+    pub(crate) fn source(
+        self,
+        client: u128,
+        settings: &Settings,
+        transparent_sources: &TransparentSources,
+    ) -> (u128, u16) {
+        let (index, port) = (self.local_address, self.local_port.get());
+        if index < transparent_sources::FIRST {
+            (settings.addresses.value(index), port)
+        } else if index == transparent_sources::CLIENT {
+            (client, port)
+        } else {
+            transparent_sources.entry(index, port).unwrap_or_default()
+        }
+    }
+}
+
 impl Endpoints {
     /// The client's address, IPv4 in its mapped form.
     #[inline]
@@ -80,14 +100,7 @@ impl Endpoints {
     #[inline]
     pub(crate) fn source(&self, settings: &Settings, transparent_sources: &TransparentSources) -> Option<(u128, u16)> {
         let leg = self.leg?;
-        let (index, port) = (leg.local_address, leg.local_port.get());
-        if index < transparent_sources::FIRST {
-            Some((settings.addresses.value(index), port))
-        } else if index == transparent_sources::CLIENT {
-            Some((self.client_address(), port))
-        } else {
-            Some(transparent_sources.entry(index, port).unwrap_or_default())
-        }
+        Some(leg.source(self.client_address(), settings, transparent_sources))
     }
 
     /// True if `key` is that of the leg to `side`: [`Endpoints::key`] without making it.

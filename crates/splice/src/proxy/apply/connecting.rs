@@ -115,14 +115,16 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.records.flag(slot, RecordFlags::EARLY_PORT);
         }
         let tsval = connection.state.client()?.tsval;
-        connection.ends.leg = Some(ServerLeg {
+        let leg = ServerLeg {
             server,
             local_address,
             local_port,
-        });
+        };
+        connection.ends.leg = Some(leg);
+        let client = connection.ends.client_address();
         let key = FourTuple::new(
             server_end,
-            connection.ends.source(&self.settings, &self.transparent_sources)?,
+            leg.source(client, &self.settings, &self.transparent_sources),
         );
         // The line is on its way while the numbers are made.
         let hash = self.flows.hash(&key);
