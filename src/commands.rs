@@ -37,7 +37,10 @@ const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 /// How often a core does a part of a command: some five microseconds of work each time, or one in ninety.
 pub const PACE: Duration = Duration::from_micros(450);
 
-/// Parts of a visit, at most: some 60 ms.
+/// The same where connections are shown, whose lines are not in the cache, and whose answers cross to another core.
+const SHOW_PACE: Duration = Duration::from_micros(800);
+
+/// Parts of a visit, at most: some 60 to 100 ms.
 const PARTS: u32 = 128;
 
 /// How often who asked looks for answers.
@@ -280,7 +283,11 @@ impl CommandEnd {
         if now < current.due || self.answers.slots() <= LOOKED_AT_PER_ROUND {
             return false;
         }
-        current.due = now + PACE;
+        let pace = match current.visit.purpose {
+            Purpose::Show => SHOW_PACE,
+            Purpose::End | Purpose::Capture => PACE,
+        };
+        current.due = now + pace;
         current.parts -= 1;
         let used = proxy.places_used();
         let Visit {
@@ -293,9 +300,11 @@ impl CommandEnd {
         match purpose {
             Purpose::Capture => proxy.choose_open(&mut rest),
             Purpose::End => current.count += proxy.end_wanted(now, &mut rest, (filter, u32::MAX), out),
-            Purpose::Show => proxy.look_at(now, &mut rest, filter, |view| {
-                // There is room, as was seen above.
-                let _ = self.answers.push((current.number, Answer::Connection(view)));
+            Purpose::Show => proxy.look_at(now, &mut rest, filter, |found| {
+                // There is room, as was seen above. It is made in its place: copies of it would wait for lines that the reader has.
+                e2d2::send_in_place(&mut self.answers, || {
+                    (current.number, Answer::Connection(proxy.view(found)))
+                });
                 current.count += 1;
                 current.count < *most
             }),

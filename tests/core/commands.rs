@@ -19,8 +19,8 @@ fn shown(bench: &Bench, filter: ConnectionFilter) -> Vec<ConnectionView> {
     let mut views = Vec::new();
     let mut places = 0..bench.proxy.places_used();
     while !places.is_empty() {
-        bench.proxy.look_at(bench.now, &mut places, &filter, |view| {
-            views.push(view);
+        bench.proxy.look_at(bench.now, &mut places, &filter, |found| {
+            views.push(bench.proxy.view(found));
             true
         });
     }

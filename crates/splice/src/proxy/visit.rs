@@ -92,25 +92,12 @@ impl ConnectionView {
 
     /// A number that others which have had the same place most likely do not have.
     pub fn mark(&self) -> u32 {
-        let ends = &self.connection.ends;
-        let client = ends.client_address();
-        let began = self.began.map_or(0, Instant::as_nanos);
-        let words = [
-            client as u64,
-            (client >> 64) as u64,
-            u64::from(ends.client_port) << 32 | u64::from(ends.listener_port) << 16 | u64::from(ends.listener_address),
-            began,
-        ];
-        // Multiplication by an odd number and folding: what is wanted is that numbers differ, not that nobody finds equal ones.
-        let mixed = words.into_iter().fold(0_u64, |mark, word| {
-            (mark ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-        });
-        (mixed >> 32) as u32 ^ mixed as u32
+        mark_of(&self.connection, self.began)
     }
 
     /// How long it has lasted, where a record says.
     pub fn age(&self) -> Option<Duration> {
-        Some(self.at.saturating_since(self.began?))
+        age(self.began, self.at)
     }
 
     /// How long no packet of it was accepted; not known before it is spliced.
@@ -122,6 +109,36 @@ impl ConnectionView {
     pub fn is_slow(&self) -> bool {
         is_slow(&self.connection, self.at)
     }
+}
+
+/// A connection that is wanted, where the core has it.
+#[derive(Clone, Copy)]
+pub struct Found<'a> {
+    slot: u32,
+    connection: &'a Connection,
+    began: Option<Instant>,
+    at: Instant,
+}
+
+fn mark_of(connection: &Connection, began: Option<Instant>) -> u32 {
+    let ends = &connection.ends;
+    let client = ends.client_address();
+    let began = began.map_or(0, Instant::as_nanos);
+    let words = [
+        client as u64,
+        (client >> 64) as u64,
+        u64::from(ends.client_port) << 32 | u64::from(ends.listener_port) << 16 | u64::from(ends.listener_address),
+        began,
+    ];
+    // Multiplication by an odd number and folding: what is wanted is that numbers differ, not that nobody finds equal ones.
+    let mixed = words.into_iter().fold(0_u64, |mark, word| {
+        (mark ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    });
+    (mixed >> 32) as u32 ^ mixed as u32
+}
+
+fn age(began: Option<Instant>, at: Instant) -> Option<Duration> {
+    Some(at.saturating_since(began?))
 }
 
 fn state_of(connection: &Connection) -> &'static str {
@@ -172,10 +189,12 @@ impl ConnectionFilter {
     }
 
     /// And what is known beside it.
-    fn wants_view(&self, view: &ConnectionView) -> bool {
+    fn wants_found(&self, found: Found<'_>) -> bool {
         self.older_than
-            .is_none_or(|least| view.age().is_some_and(|age| age >= least))
-            && self.mark.is_none_or(|mark| mark == view.mark())
+            .is_none_or(|least| age(found.began, found.at).is_some_and(|age| age >= least))
+            && self
+                .mark
+                .is_none_or(|mark| mark == mark_of(found.connection, found.began))
     }
 }
 
@@ -185,22 +204,41 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         self.connections.touched()
     }
 
-    /// Looks at the next of `places`, [`LOOKED_AT_PER_ROUND`] at most, and shows the connections there that are wanted, until
-    /// `show` says false. What is left of `places` was not looked at.
+    /// Looks at the next of `places`, [`LOOKED_AT_PER_ROUND`] at most, and gives `show` the connections there that are wanted, until
+    /// it says false. What is left of `places` was not looked at.
     pub fn look_at(
         &self,
         now: Instant,
         places: &mut Range<u32>,
         filter: &ConnectionFilter,
-        mut show: impl FnMut(ConnectionView) -> bool,
+        mut show: impl FnMut(Found<'_>) -> bool,
     ) {
         for _ in 0..LOOKED_AT_PER_ROUND {
             let Some(slot) = places.next() else { return };
-            if let Some(view) = self.wanted(now, slot, filter)
-                && !show(view)
+            if let Some(found) = self.wanted(now, slot, filter)
+                && !show(found)
             {
                 return;
             }
+        }
+    }
+
+    /// What is shown of a connection that was found.
+    #[inline]
+    pub fn view(&self, found: Found<'_>) -> ConnectionView {
+        let (slot, connection) = (found.slot, found.connection);
+        let settings = &self.rooms.settings;
+        ConnectionView {
+            slot,
+            listener_address: settings.addresses.value(connection.ends.listener_address),
+            source: connection.ends.source(settings, &self.rooms.transparent_sources),
+            began: found.began,
+            // Whoever is not watched has no place there to be looked for.
+            legs: (connection.is_watched())
+                .then(|| self.rooms.legs.figures(slot).copied())
+                .flatten(),
+            at: found.at,
+            connection: connection.clone(),
         }
     }
 
@@ -234,7 +272,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         header.or_else(|| self.rooms.records.proxied_client(slot))
     }
 
-    fn wanted(&self, now: Instant, slot: u32, filter: &ConnectionFilter) -> Option<ConnectionView> {
+    fn wanted(&self, now: Instant, slot: u32, filter: &ConnectionFilter) -> Option<Found<'_>> {
         let connection = self.connections.get(slot)?;
         if !filter.wants(connection, || self.named_client(slot), now) {
             return None;
@@ -246,21 +284,12 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
                 return None;
             }
         }
-        let addresses = &self.rooms.settings.addresses;
-        let view = ConnectionView {
+        let found = Found {
             slot,
-            listener_address: addresses.value(connection.ends.listener_address),
-            source: connection
-                .ends
-                .source(&self.rooms.settings, &self.rooms.transparent_sources),
+            connection,
             began: self.rooms.records.start(slot),
-            // Whoever is not watched has no place there to be looked for.
-            legs: (connection.is_watched())
-                .then(|| self.rooms.legs.figures(slot).copied())
-                .flatten(),
             at: now,
-            connection: connection.clone(),
         };
-        filter.wants_view(&view).then_some(view)
+        filter.wants_found(found).then_some(found)
     }
 }
