@@ -138,7 +138,9 @@ impl Quotas {
     }
 
     /// The client with this address, at this listener and in this class. Asks the processor for what is read of it when it is counted.
-    #[inline]
+    ///
+    /// A part of its callers: a copy of what it returns would wait until it is written.
+    #[inline(always)]
     pub(crate) fn applicant(&self, limits: &Limits, (listener, class): (u16, Option<u16>), address: u128) -> Applicant {
         let bits = limits.of_clients(listener).map(|of_each| bits_of(of_each, address));
         let client = bits.map(|bits| {
@@ -194,6 +196,7 @@ impl Quotas {
     ///
     /// # Errors
     /// The limit that it exceeds: only the refusal is counted then.
+    #[inline]
     pub(crate) fn admit(
         &mut self,
         (limits, meters): (&Limits, &mut CoreMeters),
@@ -236,8 +239,10 @@ impl Quotas {
     }
 
     /// Stores what the connection in `slot` is counted for.
+    #[inline]
     pub(crate) fn keep(&mut self, slot: u32, counted: Counted) {
-        if counted == Counted::default() {
+        // No address is counted without its client.
+        if counted.0[CLIENT] == 0 && counted.0[CLASS] == 0 {
             return;
         }
         self.are_used = true;

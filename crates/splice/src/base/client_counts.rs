@@ -18,12 +18,21 @@
 use crate::base::hash::{KeyWords, PairHash};
 use e2d2::time::Instant;
 use netfcts::leg::is_mapped;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Places of a line of the cache.
 const PLACES: usize = 4;
 
-type Line = [[AtomicU64; 2]; PLACES];
+/// A place.
+type Words = [AtomicU64; 2];
+
+type Line = [Words; PLACES];
+
+/// Lines of a page of memory. Both lines of a client are in one: their address is translated once.
+const PAGE_LINES: usize = 64;
+
+const PAGE: usize = PAGE_LINES * size_of::<Line>();
 
 const OPEN_BITS: u32 = 28;
 const OPEN: u64 = (1 << OPEN_BITS) - 1;
@@ -35,7 +44,11 @@ const MOST_LINES: usize = 1 << 28;
 /// The counts of all clients. Relaxed accesses: they guard no other data.
 #[derive(Debug)]
 pub(crate) struct ClientCounts {
-    lines: Box<[Line]>,
+    /// The lines begin where the first whole page does. Zeroed memory of the allocator begins anywhere, and aligned memory would be
+    /// touched to be zeroed.
+    places: Box<[Words]>,
+    before: usize,
+    line_count: usize,
     /// One core has all clients: its additions need not be atomic, which would wait for all its stores before them.
     has_one_core: bool,
     of_v6: PairHash,
@@ -61,19 +74,32 @@ pub(crate) struct ClientLines {
     tag: u64,
 }
 
-/// The place of a client in the table.
+/// The place of a client in the table: its number, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClientPlace(u32);
+pub(crate) struct ClientPlace(NonZeroU32);
 
 impl ClientPlace {
-    /// Its number, from 1.
+    /// That of this index.
+    #[inline]
+    fn of_index(index: u32) -> Self {
+        ClientPlace(NonZeroU32::MIN.saturating_add(index))
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        (self.0.get() - 1) as usize
+    }
+
+    /// Its number.
+    #[inline]
     pub(crate) fn number(self) -> u32 {
-        self.0 + 1
+        self.0.get()
     }
 
     /// The place with this number; `None` for 0.
+    #[inline]
     pub(crate) fn of_number(number: u32) -> Option<Self> {
-        number.checked_sub(1).map(ClientPlace)
+        NonZeroU32::new(number).map(ClientPlace)
     }
 }
 
@@ -81,13 +107,18 @@ impl ClientCounts {
     /// An empty table with two places for each of `connections` of so many cores, whose memory is taken now if it is used from the start.
     pub(crate) fn new((connections, cores): (usize, usize), is_used: bool, secret: [u64; 2]) -> Self {
         let mut words = KeyWords::new(secret);
-        let all = (2 * connections).div_ceil(PLACES).clamp(2, MOST_LINES);
-        let mut lines = bytemuck::zeroed_slice_box(all);
+        let line_count = match (2 * connections).div_ceil(PLACES).clamp(2, MOST_LINES) {
+            few @ ..PAGE_LINES => few,
+            many => many.next_multiple_of(PAGE_LINES),
+        };
+        let mut places: Box<[Words]> = bytemuck::zeroed_slice_box(line_count * PLACES + PAGE / size_of::<Words>() - 1);
         if is_used {
-            e2d2::memory::take_in_large_pages(&mut lines);
+            e2d2::memory::take_in_large_pages(&mut places);
         }
         ClientCounts {
-            lines,
+            before: (places.as_ptr().addr().wrapping_neg() % PAGE) / size_of::<Words>(),
+            places,
+            line_count,
             has_one_core: cores == 1,
             of_v6: PairHash::new(&mut words),
             of_key: PairHash::new(&mut words),
@@ -102,7 +133,7 @@ impl ClientCounts {
 
     /// Clients that have open connections. Reads the whole table.
     pub(crate) fn in_use(&self) -> usize {
-        let places = self.lines.iter().flatten();
+        let places = self.lines().iter().flatten();
         places.filter(|place| place[0].load(Relaxed) & OPEN != 0).count()
     }
 
@@ -145,7 +176,7 @@ impl ClientCounts {
         client
             .lines
             .into_iter()
-            .for_each(|line| e2d2::prefetch(&self.lines[line as usize]));
+            .for_each(|line| e2d2::prefetch(&self.lines()[line as usize]));
     }
 
     /// Asks for the line of a place.
@@ -206,7 +237,7 @@ impl ClientCounts {
     /// Where a client may have its place.
     ///
     /// The upper bits of the hash choose the first line, the lower ones are the tag, and a product of the tag is how far behind the
-    /// first line the second is. Two clients are taken for one if they have a tag and a line in common: a chance of 2^-36 times
+    /// first line the second is in the same page. Two clients are taken for one if they have a tag and a line in common: a chance of 2^-36 times
     /// three in the number of lines.
     #[inline]
     pub(crate) fn lines_of(&self, key: ClientKey) -> ClientLines {
@@ -218,11 +249,12 @@ impl ClientCounts {
         let what = u64::from(key.listener) << 8 | u64::from(key.bits);
         let hash = self.of_key.of(prefix, what);
         let tag = (hash & TAG).max(1);
-        let all = self.lines.len();
-        let scaled = |half: u64| ((half * all as u64) >> 32) as usize;
-        let first = scaled(hash >> 32);
-        let second = first + scaled(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
-        let second = if second < all { second } else { second - all };
+        let scaled = |half: u64, to: usize| ((half * to as u64) >> 32) as usize;
+        let first = scaled(hash >> 32, self.line_count);
+        let (page, of_page) = (first / PAGE_LINES * PAGE_LINES, self.line_count.min(PAGE_LINES));
+        let behind = 1 + scaled(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32, of_page - 1);
+        let second = first - page + behind;
+        let second = page + if second < of_page { second } else { second - of_page };
         ClientLines {
             lines: [first as u32, second as u32],
             tag,
@@ -233,9 +265,9 @@ impl ClientCounts {
         let ClientLines { lines, tag } = *client;
         let mut free = Found::Full;
         for line in lines {
-            for (place, [word, due]) in self.lines[line as usize].iter().enumerate() {
+            for (place, [word, due]) in self.lines()[line as usize].iter().enumerate() {
                 let word = word.load(Relaxed);
-                let place = || ClientPlace(line * PLACES as u32 + place as u32);
+                let place = || ClientPlace::of_index(line * PLACES as u32 + place as u32);
                 if word >> OPEN_BITS == tag {
                     return Found::Theirs(place());
                 }
@@ -247,9 +279,14 @@ impl ClientCounts {
         free
     }
 
+    #[inline]
+    fn lines(&self) -> &[Line] {
+        self.places[self.before..].as_chunks().0
+    }
+
+    #[inline]
     fn word(&self, place: ClientPlace, word: usize) -> &AtomicU64 {
-        let place = place.0 as usize;
-        &self.lines[place / PLACES][place % PLACES][word]
+        &self.places[self.before + place.index()][word]
     }
 }
 
