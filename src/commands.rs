@@ -6,7 +6,7 @@
 //!                        └──────── answers ─────────┘
 //! ```
 //!
-//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, not more often than [`PACE`]), and answers
+//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, not more often than its [pace](Purpose::pace)), and answers
 //! only while the ring has room: it never waits, and allocates nothing. Whoever asks waits for the answers, and gives up when a core
 //! does not come round; what comes too late is thrown away by its number. After [`PARTS`] parts a visit is over, and its answer says
 //! where the next goes on: who asks is answered in time, however many connections there are, and others have their turn.
@@ -35,12 +35,9 @@ const COMMANDS: usize = 4;
 const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 
 /// How often a core does a part of a command: some five microseconds of work each time, or one in ninety.
-pub const PACE: Duration = Duration::from_micros(450);
+const PACE: Duration = Duration::from_micros(450);
 
-/// The same where connections are shown, whose lines are not in the cache, and whose answers cross to another core.
-const SHOW_PACE: Duration = Duration::from_micros(800);
-
-/// Parts of a visit, at most: some 60 to 100 ms.
+/// Parts of a visit, at most: some 100 ms where it shows.
 const PARTS: u32 = 128;
 
 /// How often who asked looks for answers.
@@ -78,6 +75,16 @@ pub enum Purpose {
     End,
     /// It is captured from now on, if it is one of those that the core's tap is for; the filter is not asked.
     Capture,
+}
+
+impl Purpose {
+    /// How often a core does a part of a visit. What is shown is not in the cache, and crosses to another core.
+    pub const fn pace(self) -> Duration {
+        match self {
+            Purpose::Show => Duration::from_micros(780),
+            Purpose::End | Purpose::Capture => PACE,
+        }
+    }
 }
 
 /// What a core has done of a visit.
@@ -283,11 +290,7 @@ impl CommandEnd {
         if now < current.due || self.answers.slots() <= LOOKED_AT_PER_ROUND {
             return false;
         }
-        let pace = match current.visit.purpose {
-            Purpose::Show => SHOW_PACE,
-            Purpose::End | Purpose::Capture => PACE,
-        };
-        current.due = now + pace;
+        current.due = now + current.visit.purpose.pace();
         current.parts -= 1;
         let used = proxy.places_used();
         let Visit {

@@ -4,7 +4,7 @@ use crate::graph_bench::GraphBench;
 use crate::harness::{Bench, CONFIG, Client, Server, only, spliced};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::commands::{Closing, PACE, Purpose, Visit, Visited};
+use proxyengine::commands::{Closing, Purpose, Visit, Visited};
 use proxyengine::config::ServerId;
 use splice::standby::Service;
 use splice::visit::{ConnectionFilter, ConnectionView, ENDED_PER_ROUND, LOOKED_AT_PER_ROUND};
@@ -181,6 +181,7 @@ fn core_with(connections: u16) -> GraphBench {
 /// Runs the graph until the core has done what it is asked: what it has shown, and in how many rounds.
 fn visit(bench: &mut GraphBench, visit: Visit) -> (Visited, Vec<ConnectionView>, usize) {
     let GraphBench { core, now, .. } = bench;
+    let pace = visit.purpose.pace();
     let (commander, task) = (&mut core.commander, &mut core.task);
     std::thread::scope(|scope| {
         let asks = scope.spawn(move || {
@@ -192,7 +193,7 @@ fn visit(bench: &mut GraphBench, visit: Visit) -> (Visited, Vec<ConnectionView>,
         while !asks.is_finished() {
             // No time goes by while the core waits for who asks.
             if works {
-                *now += PACE;
+                *now += pace;
             }
             works = task.run(*now).count() > 0;
             rounds += usize::from(works);
@@ -311,7 +312,10 @@ fn visit_all(bench: &mut GraphBench, purpose: Purpose, filter: ConnectionFilter)
                 most: u32::MAX,
             },
         );
-        assert!(PACE * (rounds as u32) < Duration::from_millis(100), "{rounds}");
+        assert!(
+            purpose.pace() * (rounds as u32) < Duration::from_millis(100),
+            "{rounds}"
+        );
         count += visited.count;
         match visited.next {
             Some(next) => from = next,
@@ -356,7 +360,7 @@ fn who_asks_a_core_that_does_not_come_round_is_told() {
     }
     // What nobody waits for any more is done and thrown away.
     for _ in 0..10 {
-        bench.now += PACE;
+        bench.now += Purpose::Show.pace();
         bench.exchange([]);
     }
     let (visited, views, _) = visit(&mut bench, all());
