@@ -6,8 +6,8 @@
 //!                        └──────── answers ─────────┘
 //! ```
 //!
-//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, not more often than its [pace](Purpose::pace)), and answers
-//! only while the ring has room: it never waits, and allocates nothing. Whoever asks waits for the answers, and gives up when a core
+//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, at the [pace](Purpose::pace) of what it is for), and
+//! answers only while the ring has room: it never waits, and allocates nothing. Whoever asks waits for the answers, and gives up when a core
 //! does not come round; what comes too late is thrown away by its number. After [`PARTS`] parts a visit is over, and its answer says
 //! where the next goes on: who asks is answered in time, however many connections there are, and others have their turn.
 //!

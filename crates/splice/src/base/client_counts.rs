@@ -47,6 +47,7 @@ pub(crate) struct ClientCounts {
     /// The lines begin where the first whole page does. Zeroed memory of the allocator begins anywhere, and aligned memory would be
     /// touched to be zeroed.
     places: Box<[Words]>,
+    /// Places in front of the first line.
     before: usize,
     line_count: usize,
     /// One core has all clients: its additions need not be atomic, which would wait for all its stores before them.
@@ -237,8 +238,8 @@ impl ClientCounts {
     /// Where a client may have its place.
     ///
     /// The upper bits of the hash choose the first line, the lower ones are the tag, and a product of the tag is how far behind the
-    /// first line the second is in the same page. Two clients are taken for one if they have a tag and a line in common: a chance of 2^-36 times
-    /// three in the number of lines.
+    /// first line the second is, in the same page. Two clients are taken for one if they have a tag and a line in common: a chance of
+    /// 2^-36 times three in the number of lines.
     #[inline]
     pub(crate) fn lines_of(&self, key: ClientKey) -> ClientLines {
         let prefix = if is_mapped(key.prefix) {
@@ -323,6 +324,20 @@ mod tests {
 
         fn of_key(&self, key: ClientKey, now: Instant) -> Option<(u64, u64)> {
             self.of(&self.lines_of(key), now)
+        }
+    }
+
+    #[test]
+    fn the_lines_of_a_client_are_two_of_one_page() {
+        for connections in [1, 100, 1_000, 10_000] {
+            let counts = ClientCounts::new((connections, 1), false, [1, 2]);
+            assert_eq!(counts.lines().as_ptr().addr() % PAGE, 0);
+            for n in 0..1_000 {
+                let [first, second] = counts.lines_of(key(n)).lines.map(|line| line as usize);
+                assert_ne!(first, second);
+                assert_eq!(first / PAGE_LINES, second / PAGE_LINES);
+                assert!(first.max(second) < counts.line_count);
+            }
         }
     }
 
