@@ -31,7 +31,7 @@ use splice::{NextHops, Output, Proxy};
 /// Commands that wait for a core; who asks waits for the end of one before he sends the next.
 const COMMANDS: usize = 4;
 
-/// Answers that wait for who asked: those of some rounds, 256 bytes each.
+/// Answers that wait for who asked: those of some rounds, 320 bytes each.
 const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 
 /// How often a core does a part of a command: some five microseconds of work each time, or one in ninety.
@@ -304,7 +304,7 @@ impl CommandEnd {
             Purpose::Capture => proxy.choose_open(&mut rest),
             Purpose::End => current.count += proxy.end_wanted(now, &mut rest, (filter, u32::MAX), out),
             Purpose::Show => proxy.look_at(now, &mut rest, filter, |found| {
-                // There is room, as was seen above. It is made in its place: copies of it would wait for lines that the reader has.
+                // There is room, also for the end behind it, as was seen above. A copy would wait for lines that the reader has.
                 e2d2::send_in_place(&mut self.answers, || {
                     (current.number, Answer::Connection(proxy.view(found)))
                 });

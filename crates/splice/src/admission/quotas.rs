@@ -139,7 +139,7 @@ impl Quotas {
 
     /// The client with this address, at this listener and in this class. Asks the processor for what is read of it when it is counted.
     ///
-    /// A part of its callers: a copy of what it returns would wait until it is written.
+    /// Inlined, so that what it returns is not copied: a copy in wider pieces than were written waits for all stores before it.
     #[inline(always)]
     pub(crate) fn applicant(&self, limits: &Limits, (listener, class): (u16, Option<u16>), address: u128) -> Applicant {
         let bits = limits.of_clients(listener).map(|of_each| bits_of(of_each, address));

@@ -20,11 +20,11 @@ use e2d2::wire::frame::{Kind, Packet, TcpLayout};
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::{FourTuple, Side};
 
-/// How many packets of a batch before its turn a packet's connection is asked for. A processor has some twenty lines on their way
-/// at once and drops what it is asked for beyond them: connections of a whole batch are too many.
+/// A packet's connection is prefetched while the packet so many places before it in the batch is dealt with. A processor has some twenty
+/// lines on their way at once and drops prefetches beyond them; the connections of a whole batch take up to a hundred.
 const CONNECTION_AHEAD: usize = 6;
 
-/// The same for what is found through the connection only.
+/// The same for what only the connection leads to.
 const BESIDE_AHEAD: usize = 3;
 
 impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
