@@ -11,15 +11,19 @@ pub fn first_number(bytes: &[u8], complete: bool, modulus: u16) -> Sought<u16> {
     let Some(start) = bytes.iter().position(u8::is_ascii_digit) else {
         return if complete { Sought::Absent } else { Sought::NeedMore };
     };
-    let mut number = 0;
+    let mut number = 0_u32;
     for byte in &bytes[start..] {
         if !byte.is_ascii_digit() {
-            return Sought::Found(number as u16);
+            return Sought::Found((number % modulus) as u16);
         }
-        number = (number * 10 + u32::from(byte - b'0')) % modulus;
+        // A division takes longer than all else for a digit: most numbers need one, at their end.
+        if number > (u32::MAX - 9) / 10 {
+            number %= modulus;
+        }
+        number = number * 10 + u32::from(byte - b'0');
     }
     if complete {
-        Sought::Found(number as u16)
+        Sought::Found((number % modulus) as u16)
     } else {
         Sought::NeedMore
     }
@@ -35,6 +39,8 @@ mod tests {
     #[test_case("x-4 ", 3 => Sought::Found(1); "a sign is no part of it")]
     #[test_case("007.", 8 => Sought::Found(7); "leading zeros")]
     #[test_case("18446744073709551617 ", 10 => Sought::Found(7); "beyond 64 bits")]
+    #[test_case("4294967295 ", 65535 => Sought::Found(0); "all that 32 bits have")]
+    #[test_case("4294967296 ", 65535 => Sought::Found(1); "and one more")]
     #[test_case("5 ", 1 => Sought::Found(0); "only one server")]
     #[test_case("65535\n", 65535 => Sought::Found(0); "largest modulus")]
     #[test_case("no digit", 3 => Sought::NeedMore)]
