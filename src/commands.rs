@@ -6,10 +6,11 @@
 //!                        └──────── answers ─────────┘
 //! ```
 //!
-//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, at the [pace](Purpose::pace) of what it is for), and
-//! answers only while the ring has room: it never waits, and allocates nothing. Whoever asks waits for the answers, and gives up when a core
-//! does not come round; what comes too late is thrown away by its number. After [`PARTS`] parts a visit is over, and its answer says
-//! where the next goes on: who asks is answered in time, however many connections there are, and others have their turn.
+//! A core does a bounded part of a command in a round ([`LOOKED_AT_PER_ROUND`] places, [`PACE`] after the part before it and
+//! [`FOR_SHOWN`] for each connection that this has shown), and answers only while the ring has room: it never waits, and allocates
+//! nothing. Whoever asks waits for the answers, and gives up when a core does not come round; what comes too late is thrown away by its
+//! number. After [`PARTS`] parts a visit is over, and its answer says where the next goes on: who asks is answered in time, however
+//! many connections there are, and others have their turn.
 //!
 //! Cost for a core that nobody asks anything: a look at the ring in each round.
 
@@ -35,10 +36,13 @@ const COMMANDS: usize = 4;
 const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 
 /// How often a core does a part of a command: some five microseconds of work each time, or one in ninety.
-const PACE: Duration = Duration::from_micros(450);
+pub const PACE: Duration = Duration::from_micros(450);
 
-/// Parts of a visit, at most: some 100 ms where it shows.
-const PARTS: u32 = 128;
+/// How much later the next part is for each connection that a part shows: it is not in the cache, and crosses to another core.
+pub const FOR_SHOWN: Duration = Duration::from_micros(9);
+
+/// Parts of a visit, at most: 100 ms where all are shown.
+const PARTS: u32 = 96;
 
 /// How often who asked looks for answers.
 const LOOK: Duration = Duration::from_micros(200);
@@ -75,16 +79,6 @@ pub enum Purpose {
     End,
     /// It is captured from now on, if it is one of those that the core's tap is for; the filter is not asked.
     Capture,
-}
-
-impl Purpose {
-    /// How often a core does a part of a visit. What is shown is not in the cache, and crosses to another core.
-    pub const fn pace(self) -> Duration {
-        match self {
-            Purpose::Show => Duration::from_micros(780),
-            Purpose::End | Purpose::Capture => PACE,
-        }
-    }
 }
 
 /// What a core has done of a visit.
@@ -290,7 +284,7 @@ impl CommandEnd {
         if now < current.due || self.answers.slots() <= LOOKED_AT_PER_ROUND {
             return false;
         }
-        current.due = now + current.visit.purpose.pace();
+        current.due = now + PACE;
         current.parts -= 1;
         let used = proxy.places_used();
         let Visit {
@@ -308,6 +302,7 @@ impl CommandEnd {
                 e2d2::send_in_place(&mut self.answers, || {
                     (current.number, Answer::Connection(proxy.view(found)))
                 });
+                current.due += FOR_SHOWN;
                 current.count += 1;
                 current.count < *most
             }),

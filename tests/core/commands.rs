@@ -4,7 +4,7 @@ use crate::graph_bench::GraphBench;
 use crate::harness::{Bench, CONFIG, Client, Server, only, spliced};
 use e2d2::time::Instant;
 use e2d2::wire::tcp::TcpFlags;
-use proxyengine::commands::{Closing, Purpose, Visit, Visited};
+use proxyengine::commands::{Closing, FOR_SHOWN, PACE, Purpose, Visit, Visited};
 use proxyengine::config::ServerId;
 use splice::standby::Service;
 use splice::visit::{ConnectionFilter, ConnectionView, ENDED_PER_ROUND, LOOKED_AT_PER_ROUND};
@@ -178,10 +178,18 @@ fn core_with(connections: u16) -> GraphBench {
     bench
 }
 
+/// The longest time from one part of a visit to the next.
+fn pace(purpose: Purpose) -> Duration {
+    match purpose {
+        Purpose::Show => PACE + FOR_SHOWN * LOOKED_AT_PER_ROUND as u32,
+        Purpose::End | Purpose::Capture => PACE,
+    }
+}
+
 /// Runs the graph until the core has done what it is asked: what it has shown, and in how many rounds.
 fn visit(bench: &mut GraphBench, visit: Visit) -> (Visited, Vec<ConnectionView>, usize) {
     let GraphBench { core, now, .. } = bench;
-    let pace = visit.purpose.pace();
+    let pace = pace(visit.purpose);
     let (commander, task) = (&mut core.commander, &mut core.task);
     std::thread::scope(|scope| {
         let asks = scope.spawn(move || {
@@ -313,7 +321,7 @@ fn visit_all(bench: &mut GraphBench, purpose: Purpose, filter: ConnectionFilter)
             },
         );
         assert!(
-            purpose.pace() * (rounds as u32) < Duration::from_millis(100),
+            pace(purpose) * (rounds as u32) < Duration::from_millis(100),
             "{rounds}"
         );
         count += visited.count;
@@ -338,14 +346,14 @@ fn with_many_connections_an_answer_comes_in_time_and_says_where_to_go_on() {
     };
     let (nobody, all) = (clients((7, u128::MAX)), clients((0xffff_0a00_0000, u128::MAX << 8)));
     for purpose in [Purpose::Show, Purpose::End] {
-        assert_eq!(visit_all(&mut bench, purpose, nobody), (0, 5), "{purpose:?}");
+        assert_eq!(visit_all(&mut bench, purpose, nobody), (0, 7), "{purpose:?}");
     }
     // Some places are kept from clients that have sent nothing.
     let open = bench.core.handle.look(|proxy| proxy.usage().connections);
     let (ended, answers) = visit_all(&mut bench, Purpose::End, all);
     assert_eq!(
         (ended as usize, answers),
-        (open, open.div_ceil(128 * ENDED_PER_ROUND as usize))
+        (open, open.div_ceil(96 * ENDED_PER_ROUND as usize))
     );
     assert_eq!(bench.core.handle.look(|proxy| proxy.usage().connections), 0);
 }
@@ -360,7 +368,7 @@ fn who_asks_a_core_that_does_not_come_round_is_told() {
     }
     // What nobody waits for any more is done and thrown away.
     for _ in 0..10 {
-        bench.now += Purpose::Show.pace();
+        bench.now += pace(Purpose::Show);
         bench.exchange([]);
     }
     let (visited, views, _) = visit(&mut bench, all());
