@@ -32,6 +32,8 @@ type Line = [Words; PLACES];
 /// Lines of a page of memory. Both lines of a client are in one: their address is translated once.
 const PAGE_LINES: usize = 64;
 
+const _: () = assert!(PAGE_LINES.is_power_of_two());
+
 const PAGE: usize = PAGE_LINES * size_of::<Line>();
 
 const OPEN_BITS: u32 = 28;
@@ -109,7 +111,7 @@ impl ClientCounts {
     pub(crate) fn new((connections, cores): (usize, usize), is_used: bool, secret: [u64; 2]) -> Self {
         let mut words = KeyWords::new(secret);
         let line_count = match (2 * connections).div_ceil(PLACES).clamp(2, MOST_LINES) {
-            few @ ..PAGE_LINES => few,
+            few @ ..PAGE_LINES => few.next_power_of_two(),
             many => many.next_multiple_of(PAGE_LINES),
         };
         let mut places: Box<[Words]> = bytemuck::zeroed_slice_box(line_count * PLACES + PAGE / size_of::<Words>() - 1);
@@ -237,8 +239,8 @@ impl ClientCounts {
 
     /// Where a client may have its place.
     ///
-    /// The upper bits of the hash choose the first line, the lower ones are the tag, and a product of the tag is how far behind the
-    /// first line the second is, in the same page. Two clients are taken for one if they have a tag and a line in common: a chance of
+    /// The upper bits of the hash choose the first line, the lower ones are the tag, whose upper bits choose the second line in the same
+    /// page. Two clients are taken for one if they have a tag and a line in common: a chance of
     /// 2^-36 times three in the number of lines.
     #[inline]
     pub(crate) fn lines_of(&self, key: ClientKey) -> ClientLines {
@@ -250,12 +252,10 @@ impl ClientCounts {
         let what = u64::from(key.listener) << 8 | u64::from(key.bits);
         let hash = self.of_key.of(prefix, what);
         let tag = (hash & TAG).max(1);
-        let scaled = |half: u64, to: usize| ((half * to as u64) >> 32) as usize;
-        let first = scaled(hash >> 32, self.line_count);
-        let (page, of_page) = (first / PAGE_LINES * PAGE_LINES, self.line_count.min(PAGE_LINES));
-        let behind = 1 + scaled(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32, of_page - 1);
-        let second = first - page + behind;
-        let second = page + if second < of_page { second } else { second - of_page };
+        let first = ((hash >> 32) * self.line_count as u64) >> 32;
+        // As many as a power of two, so that the first line with some of its bits changed is another one of its page.
+        let of_page = self.line_count.min(PAGE_LINES) as u64;
+        let second = first ^ (1 + ((tag * (of_page - 1)) >> (u64::BITS - OPEN_BITS)));
         ClientLines {
             lines: [first as u32, second as u32],
             tag,

@@ -75,10 +75,13 @@ fn place(kind: Limited, id: u16) -> usize {
 }
 
 /// What a core has counted of one thing and not published.
+///
+/// What a connection adds to when it begins lies apart: added together, in one wider word, both would wait for the store of an end
+/// before.
 type Kept = [i32; 4];
 const KEPT_OPEN: usize = 0;
-const KEPT_BEGUN: usize = 1;
-const KEPT_REFUSED: usize = 2;
+const KEPT_REFUSED: usize = 1;
+const KEPT_BEGUN: usize = 2;
 /// Not zero while the thing is in the list of those that have a count to publish.
 const IS_LISTED: usize = 3;
 
