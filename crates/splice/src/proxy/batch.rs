@@ -10,7 +10,7 @@ use crate::emit::Telling;
 use crate::proxy::{Incoming, Proxy};
 use crate::session::classify;
 use crate::session::segment::{self, Segment};
-use crate::session::state::State;
+use crate::session::state::Stage;
 use crate::session::table::{FlowRef, Mark};
 use arrayvec::ArrayVec;
 use e2d2::BURST;
@@ -147,7 +147,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         // Payload ends the wait for it: the timer is set to an earlier time, and may have stood among others for long.
         if may_call(flow, segment)
             && let Some(connection) = self.connections.get(flow.slot())
-            && matches!(connection.state, State::AwaitPayload(_))
+            && matches!(connection.state.stage(), Some(Stage::AwaitPayload))
         {
             self.rooms.timers.prefetch_neighbours(flow.slot());
         }

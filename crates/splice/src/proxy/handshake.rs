@@ -23,7 +23,7 @@ use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::phase::Phase;
 use crate::session::segment::{Returned, Segment};
-use crate::session::state::{ClientSide, State};
+use crate::session::state::{ClientSide, Stage, State};
 use crate::session::step::{Step, step};
 use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
@@ -186,7 +186,11 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             }
         };
         let (client, shook_hands_in) = self.rooms.new_opening(listener, opened, &incoming);
-        let connection = Connection::new(segment, (listener, address), State::AwaitPayload(client));
+        let connection = Connection::new(
+            segment,
+            (listener, address),
+            State::Opening(client, Stage::AwaitPayload),
+        );
         if resting {
             self.rooms.free_key(segment.hash, &segment.key);
         }
@@ -375,7 +379,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             self.handshake.forwarded_syns.remove(syn);
         }
         if let Some(client) = client {
-            connection.state = State::AwaitPayload(client);
+            connection.state = State::Opening(client, Stage::AwaitPayload);
         }
         let state = record::State::Established;
         self.records.state(slot, Side::Client, state);
@@ -385,7 +389,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// came while the last connection from that port rested, or when there was no room for it: it was answered by us, and
     /// the copy that was passed on came when that was over.
     pub(crate) fn opens_own_answer(&self, connection: &Connection, segment: &Segment) -> Option<(Opened, Unused)> {
-        let is_passed = matches!(connection.state, State::SynForwarded(..) | State::SynAckForwarded(..));
+        let is_passed = matches!(
+            connection.state.stage(),
+            Some(Stage::SynForwarded(..) | Stage::SynAckForwarded(..))
+        );
         let is_same_syn = segment.has(TcpFlags::ACK) && segment.seq == connection.state.client()?.first_byte();
         if !is_passed || !is_same_syn {
             return None;

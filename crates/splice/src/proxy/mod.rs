@@ -47,7 +47,7 @@ use crate::session::event::{Event, FinChange};
 use crate::session::phase::Phase;
 use crate::session::segment::Segment;
 use crate::session::slab::Slab;
-use crate::session::state::State;
+use crate::session::state::{Stage, State};
 use crate::session::table::{FlowRef, FlowTable};
 use crate::session::{classify, step};
 use crate::source_ports::SourcePorts;
@@ -367,7 +367,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             (_, Some(client), Side::Client) => {
                 let in_order = || self.rooms.reassembly.in_order(client.held).len();
                 let event = classify::from_client_while_opening(connection.phase(), client, in_order, segment);
-                let is_first = event == Event::ClientAck && matches!(connection.state, State::SynAckForwarded(..));
+                let is_first =
+                    event == Event::ClientAck && matches!(connection.state.stage(), Some(Stage::SynAckForwarded(..)));
                 let accept = self.rooms.settings.listeners[usize::from(connection.listener)].accept;
                 let is_one_too_many = is_first.then(|| self.rooms.count_in_behind_syn(slot, connection, segment));
                 if let Some(event) = is_one_too_many.flatten() {

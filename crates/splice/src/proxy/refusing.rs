@@ -15,7 +15,7 @@ use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::segment::Segment;
-use crate::session::state::State;
+use crate::session::state::Stage;
 use e2d2::buffer::BufferPool;
 use e2d2::wire::tcp::TcpFlags;
 use netfcts::counters::TcpCounter;
@@ -251,8 +251,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         }
         let limits = (&self.settings.limits, self.upstream.meters());
         let quotas = &mut self.admission.quotas;
-        let excess = match connection.state {
-            State::SynForwarded(..) => quotas.has_room_in_pool(limits, pool.0, self.now),
+        let excess = match connection.state.stage() {
+            Some(Stage::SynForwarded(..)) => quotas.has_room_in_pool(limits, pool.0, self.now),
             _ => quotas.choose(limits, (slot, pool.0), self.now),
         };
         let excess = excess.err()?;

@@ -19,7 +19,7 @@ use crate::session::endpoints::Endpoints;
 use crate::session::limits::LimitKind;
 use crate::session::numbers::{Control, numbers_before_splice, spliced_numbers};
 use crate::session::segment::Segment;
-use crate::session::state::{ClientSide, State};
+use crate::session::state::{ClientSide, Stage, State};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::port::PortId;
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -115,7 +115,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             TcpFlags::RST | TcpFlags::ACK
         };
         control.window = 0;
-        if to == Side::Client && matches!(connection.state, State::SynForwarded(..)) {
+        if to == Side::Client && matches!(connection.state.stage(), Some(Stage::SynForwarded(..))) {
             // RFC 9293 3.10.7.1: what a closed port answers to a SYN.
             control.seq = SeqNum(0);
         }

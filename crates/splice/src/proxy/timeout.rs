@@ -15,7 +15,7 @@ use crate::retransmit::rtx;
 use crate::session::connection::{Attempts, Connection, SplicedFlags};
 use crate::session::event::Event;
 use crate::session::phase::{FinState, Phase};
-use crate::session::state::State;
+use crate::session::state::{Stage, State};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use std::time::Duration;
@@ -162,20 +162,22 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// What the timer of `slot` means now; `None` if it was early and has been set again.
     fn due(&mut self, slot: u32, connection: &mut Connection) -> Option<Event> {
         match &connection.state {
-            State::ServerSynSent(..) | State::SynForwarded(..) => self.call_due(slot, connection),
-            State::AwaitPayload(_) | State::AwaitProxyHeader(..) if self.headers.received.is_awaited(slot) => {
+            State::Opening(_, Stage::ServerSynSent(_) | Stage::SynForwarded(..)) => self.call_due(slot, connection),
+            State::Opening(_, Stage::AwaitPayload | Stage::AwaitProxyHeader(..))
+                if self.headers.received.is_awaited(slot) =>
+            {
                 self.header_overdue(slot, connection)
             }
-            State::AwaitPayload(_) => {
+            State::Opening(_, Stage::AwaitPayload) => {
                 let listener = self.settings.listeners.get(usize::from(connection.listener))?;
                 Some(match listener.inspect_delay {
                     Some(_) => Event::WaitOver,
                     None => Event::SelectTimeout,
                 })
             }
-            State::SynAckForwarded(..) => Some(Event::HandshakeTimeout),
-            State::AwaitProxyHeader(..) => Some(Event::SelectTimeout),
-            State::LastAck(_) => Some(Event::LastAckTimeout),
+            State::Opening(_, Stage::SynAckForwarded(..)) => Some(Event::HandshakeTimeout),
+            State::Opening(_, Stage::AwaitProxyHeader(..)) => Some(Event::SelectTimeout),
+            State::Opening(_, Stage::LastAck) => Some(Event::LastAckTimeout),
             State::Spliced(spliced) => {
                 let now_ms = self.now.as_millis() as u32;
                 if let Some(queue) = self.rtx.get(spliced.rtx)
@@ -219,7 +221,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             return Some(Event::CallOverdue);
         }
         // A SYN that is passed on is repeated by its client.
-        let repeats = matches!(connection.state, State::ServerSynSent(..));
+        let repeats = matches!(connection.state.stage(), Some(Stage::ServerSynSent(_)));
         if repeats && waited >= next_syn {
             return Some(Event::RetryDue);
         }
@@ -267,7 +269,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         };
         let waited = time_since(now, call.called_at);
         let mut wait = server.connect_timeout.saturating_sub(waited);
-        if matches!(connection.state, State::ServerSynSent(..)) {
+        if matches!(connection.state.stage(), Some(Stage::ServerSynSent(_))) {
             let next_syn = next_syn_after(server, call.attempts);
             wait = wait.min(next_syn.saturating_sub(waited));
         }

@@ -12,7 +12,7 @@ use crate::proxy::timeout::time_since;
 use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::phase::{FinState, Phase};
-use crate::session::state::State;
+use crate::session::state::{Stage, State};
 use e2d2::buffer::BufferPool;
 use e2d2::time::Instant;
 use netfcts::leg::is_in;
@@ -164,7 +164,9 @@ fn silence(connection: &Connection, now: Instant) -> Option<Duration> {
 
 fn is_slow(connection: &Connection, now: Instant) -> bool {
     let waits = match &connection.state {
-        State::ServerSynSent(_, call) | State::SynForwarded(_, call, _) => Some(time_since(now, call.called_at)),
+        State::Opening(_, Stage::ServerSynSent(call) | Stage::SynForwarded(call, _)) => {
+            Some(time_since(now, call.called_at))
+        }
         State::Spliced(_) if connection.bytes_to_client == 0 && connection.bytes_to_server > 0 => {
             silence(connection, now)
         }

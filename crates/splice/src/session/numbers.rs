@@ -3,7 +3,7 @@
 use crate::base::callbacks::MAX_FIRST_PAYLOAD;
 use crate::base::path::Path;
 use crate::session::connection::Spliced;
-use crate::session::state::{ClientSide, State};
+use crate::session::state::{ClientSide, Stage, State};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use netfcts::Side;
 use netfcts::seq::SeqNum;
@@ -61,7 +61,7 @@ pub(crate) fn numbers_before_splice(state: &State, client: &ClientSide, to: Side
     match to {
         Side::Client => {
             // Our FIN, if it is out, follows our SYN.
-            let sent_fin = u32::from(matches!(state, State::LastAck(_)));
+            let sent_fin = u32::from(matches!(state.stage(), Some(Stage::LastAck)));
             (client.iss + 1 + sent_fin, client.last_ack_sent, opening_window(client))
         }
         Side::Server => (state.server().unwrap_or_default().iss + 1, SeqNum(0), client.window),

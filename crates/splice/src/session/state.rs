@@ -13,50 +13,31 @@ use netfcts::record::Cause;
 use netfcts::seq::SeqNum;
 use std::num::{NonZeroU8, NonZeroU16};
 
-/// Where a connection stands. The number behind a call or an answer is that of the client's SYN, where it is passed on, in the
-/// table of [forwarded SYNs](crate::handshake::forwarded_syn). Neither `Closed` nor `TimeWait` is a state: such a flow has no
-/// connection.
+/// Where a connection stands. Neither `Closed` nor `TimeWait` is a state: such a flow has no connection.
 #[derive(Clone, Copy, Debug)]
 pub enum State {
-    /// The client's handshake is complete; the selector has not yet decided.
-    AwaitPayload(ClientSide),
-    /// The server is chosen and our SYN to it is out.
-    ServerSynSent(ClientSide, Call),
-    /// The client's own SYN is on its way to a server.
-    SynForwarded(ClientSide, Call, u16),
-    /// The server's SYN-ACK is on its way to the client.
-    SynAckForwarded(ClientSide, ServerSide, u16),
-    /// The client has acknowledged it and is to begin with a PROXY header.
-    AwaitProxyHeader(ClientSide, ServerSide, u16),
+    /// We are the client's peer. Its side stays where it is from stage to stage: it is not copied.
+    Opening(ClientSide, Stage),
     /// Packets pass.
     Spliced(Spliced),
+}
+
+/// What is waited for before the splice, and after it if there is none. The number behind a call or an answer is that of the client's
+/// SYN, where it is passed on, in the table of [forwarded SYNs](crate::handshake::forwarded_syn).
+#[derive(Clone, Copy, Debug)]
+pub enum Stage {
+    /// The client's handshake is complete; the selector has not yet decided.
+    AwaitPayload,
+    /// The server is chosen and our SYN to it is out.
+    ServerSynSent(Call),
+    /// The client's own SYN is on its way to a server.
+    SynForwarded(Call, u16),
+    /// The server's SYN-ACK is on its way to the client.
+    SynAckForwarded(ServerSide, u16),
+    /// The client has acknowledged it and is to begin with a PROXY header.
+    AwaitProxyHeader(ServerSide, u16),
     /// Our FIN to the client is out: nothing was asked for.
-    LastAck(ClientSide),
-}
-
-/// The client's side in the states that have one, by shared or mutable reference.
-macro_rules! client_of {
-    ($state:expr) => {
-        match $state {
-            State::AwaitPayload(client)
-            | State::ServerSynSent(client, _)
-            | State::SynForwarded(client, ..)
-            | State::SynAckForwarded(client, ..)
-            | State::AwaitProxyHeader(client, ..)
-            | State::LastAck(client) => Some(client),
-            State::Spliced(_) => None,
-        }
-    };
-}
-
-/// The call, likewise.
-macro_rules! call_of {
-    ($state:expr) => {
-        match $state {
-            State::ServerSynSent(_, call) | State::SynForwarded(_, call, _) => Some(call),
-            _ => None,
-        }
-    };
+    LastAck,
 }
 
 impl State {
@@ -64,54 +45,84 @@ impl State {
     #[inline]
     pub const fn phase(&self) -> Phase {
         match self {
-            State::AwaitPayload(_) => Phase::AwaitPayload,
-            State::ServerSynSent(..) => Phase::ServerSynSent,
-            State::SynForwarded(..) => Phase::SynForwarded,
-            State::SynAckForwarded(..) => Phase::SynAckForwarded,
-            State::AwaitProxyHeader(..) => Phase::AwaitProxyHeader,
+            State::Opening(_, Stage::AwaitPayload) => Phase::AwaitPayload,
+            State::Opening(_, Stage::ServerSynSent(_)) => Phase::ServerSynSent,
+            State::Opening(_, Stage::SynForwarded(..)) => Phase::SynForwarded,
+            State::Opening(_, Stage::SynAckForwarded(..)) => Phase::SynAckForwarded,
+            State::Opening(_, Stage::AwaitProxyHeader(..)) => Phase::AwaitProxyHeader,
+            State::Opening(_, Stage::LastAck) => Phase::LastAck,
             State::Spliced(spliced) => Phase::Spliced {
                 client: spliced.client_fin,
                 server: spliced.server_fin,
             },
-            State::LastAck(_) => Phase::LastAck,
         }
     }
 
     /// The client's side, as long as we are the client's peer.
     #[inline]
     pub const fn client(&self) -> Option<&ClientSide> {
-        client_of!(self)
+        match self {
+            State::Opening(client, _) => Some(client),
+            State::Spliced(_) => None,
+        }
     }
 
     /// The same, to be changed.
     #[inline]
     pub(crate) const fn client_mut(&mut self) -> Option<&mut ClientSide> {
-        client_of!(self)
+        match self {
+            State::Opening(client, _) => Some(client),
+            State::Spliced(_) => None,
+        }
+    }
+
+    /// What is waited for, as long as we are the client's peer.
+    #[inline]
+    pub(crate) const fn stage(&self) -> Option<&Stage> {
+        match self {
+            State::Opening(_, stage) => Some(stage),
+            State::Spliced(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) const fn stage_mut(&mut self) -> Option<&mut Stage> {
+        match self {
+            State::Opening(_, stage) => Some(stage),
+            State::Spliced(_) => None,
+        }
     }
 
     /// The call to a server that is under way.
     pub const fn call(&self) -> Option<&Call> {
-        call_of!(self)
+        match self {
+            State::Opening(_, Stage::ServerSynSent(call) | Stage::SynForwarded(call, _)) => Some(call),
+            _ => None,
+        }
     }
 
     /// The same, to be changed.
     pub(crate) const fn call_mut(&mut self) -> Option<&mut Call> {
-        call_of!(self)
+        match self {
+            State::Opening(_, Stage::ServerSynSent(call) | Stage::SynForwarded(call, _)) => Some(call),
+            _ => None,
+        }
     }
 
     /// Our numbers towards a server that is called, or has answered and waits for the client.
     pub(crate) const fn server(&self) -> Option<ServerSide> {
-        match self {
-            State::ServerSynSent(_, call) | State::SynForwarded(_, call, _) => Some(call.side),
-            State::SynAckForwarded(_, side, _) | State::AwaitProxyHeader(_, side, _) => Some(*side),
+        match self.stage() {
+            Some(Stage::ServerSynSent(call) | Stage::SynForwarded(call, _)) => Some(call.side),
+            Some(Stage::SynAckForwarded(side, _) | Stage::AwaitProxyHeader(side, _)) => Some(*side),
             _ => None,
         }
     }
 
     /// The client's SYN in the table of forwarded SYNs.
     pub(crate) fn syn(&self) -> Option<u32> {
-        match self {
-            State::SynForwarded(.., syn) | State::SynAckForwarded(.., syn) | State::AwaitProxyHeader(.., syn) => {
+        match self.stage()? {
+            Stage::SynForwarded(_, syn) | Stage::SynAckForwarded(_, syn) | Stage::AwaitProxyHeader(_, syn) => {
                 Some(u32::from(*syn))
             }
             _ => None,

@@ -21,7 +21,7 @@ use crate::session::endpoints::{Endpoints, ServerLeg};
 use crate::session::event::{Event, FinChange};
 use crate::session::numbers::{self, Control};
 use crate::session::segment::Segment;
-use crate::session::state::{Call, ClientSide, ServerSide, State};
+use crate::session::state::{Call, ClientSide, ServerSide, Stage, State};
 use crate::session::table::{FlowRef, Mark, NoPlace};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
@@ -57,8 +57,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Begins the call to the server that the selector has chosen.
     #[inline(never)]
     pub(crate) fn begin_call(&mut self, connection: &mut Connection, context: &ActionContext<P::Buffer>) {
-        if let State::AwaitPayload(client) = connection.state {
-            connection.state = State::ServerSynSent(client, Call::new(context.pool));
+        if let Some(stage) = connection.state.stage_mut() {
+            *stage = Stage::ServerSynSent(Call::new(context.pool));
         }
     }
 
@@ -218,7 +218,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) {
         let now = self.now;
-        let State::ServerSynSent(_, call) = &mut connection.state else {
+        let Some(Stage::ServerSynSent(call)) = connection.state.stage_mut() else {
             return self.send_forwarded_syn(slot, connection, out);
         };
         let Some(server) = connection.ends.server(&self.settings) else {
@@ -242,7 +242,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 .arm(slot, now + server.syn_retry.min(server.connect_timeout).min(overdue));
         }
         // Read where they are: a copy of what has just been written waits for that.
-        let State::ServerSynSent(client, Call { side, .. }) = &connection.state else {
+        let State::Opening(client, Stage::ServerSynSent(Call { side, .. })) = &connection.state else {
             return;
         };
         if again {
@@ -398,7 +398,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         context: &mut ActionContext<P::Buffer>,
     ) -> Option<()> {
         let (client, ours, answer, window_bytes, pool) = match connection.state {
-            State::ServerSynSent(client, call) => {
+            State::Opening(client, Stage::ServerSynSent(call)) => {
                 let Incoming { buffer, segment } = context.incoming.as_ref()?;
                 let mut options = TcpOptions::parse(segment.options(buffer.data()));
                 options.timestamps = options.timestamps.filter(|_| client.timestamps);
@@ -408,7 +408,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
                 (client, call.side, answer, client.window_bytes(), call.pool)
             }
             // A PROXY header is whole, or will not come.
-            State::AwaitProxyHeader(client, ours, syn) => {
+            State::Opening(client, Stage::AwaitProxyHeader(ours, syn)) => {
                 let syn = self.handshake.forwarded_syns.remove(syn.into())?;
                 (client, ours, syn.answer?, u32::from(syn.window), syn.pool)
             }

@@ -21,7 +21,7 @@ use crate::session::connection::Connection;
 use crate::session::event::Event;
 use crate::session::numbers::{self};
 use crate::session::segment::Segment;
-use crate::session::state::{ClientSide, State};
+use crate::session::state::{ClientSide, Stage, State};
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::{TcpFlags, TcpOptions};
 use netfcts::Side;
@@ -253,9 +253,9 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let listener = connection.listener;
         let has_asked = client.acknowledged_len() > 0;
         (context.server, context.pool) = (Some(server), pool);
-        match &mut connection.state {
-            State::AwaitPayload(_) => self.records.state(slot, Side::Client, record::State::Payload),
-            State::SynForwarded(_, call, _) => call.pool = pool,
+        match connection.state.stage_mut() {
+            Some(Stage::AwaitPayload) => self.records.state(slot, Side::Client, record::State::Payload),
+            Some(Stage::SynForwarded(call, _)) => call.pool = pool,
             _ => {}
         }
         let took = self.records.age(slot);
@@ -308,15 +308,15 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Some(incoming) = context.incoming.take() else {
             return;
         };
-        let Some(client) = connection.state.client_mut() else {
+        let State::Opening(client, stage) = &mut connection.state else {
             return;
         };
         client.last_ack_sent = incoming.segment.end();
         note_client(client, 0, incoming.buffer.data(), incoming.segment);
         // What came behind the FIN was none of the stream.
         self.reassembly.close(&mut client.held);
+        *stage = Stage::LastAck;
         let client = *client;
-        connection.state = State::LastAck(client);
         let tsval = self.handshake.timestamp(now);
         let control = numbers::ack_of_held(&client, TcpFlags::FIN | TcpFlags::ACK, tsval);
         let path = self.path_to_client(connection);
@@ -400,5 +400,5 @@ pub(super) fn note_client(client: &mut ClientSide, held: usize, frame: &[u8], se
 
 /// Its server is called: there is room for it only while nobody has to give way.
 pub(super) fn is_called(connection: &Connection) -> bool {
-    matches!(connection.state, State::ServerSynSent(..))
+    matches!(connection.state.stage(), Some(Stage::ServerSynSent(_)))
 }

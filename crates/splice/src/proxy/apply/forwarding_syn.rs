@@ -40,7 +40,7 @@ use crate::session::event::Event;
 use crate::session::numbers::Control;
 use crate::session::options::Agreed;
 use crate::session::phase::{FinState, Phase};
-use crate::session::state::{Call, ClientSide, ServerSide, State};
+use crate::session::state::{Call, ClientSide, ServerSide, Stage, State};
 use crate::session::table::FlowRef;
 use e2d2::buffer::{BufferPool, PacketBuffer};
 use e2d2::wire::tcp::options::OptionBytes;
@@ -95,7 +95,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             return self.rooms.emit.dropped(DropReason::ForwardedSynsFull);
         };
         let client = self.rooms.client_of_syn(&incoming);
-        let state = State::SynForwarded(client, Call::new(None), place as u16);
+        let state = State::Opening(client, Stage::SynForwarded(Call::new(None), place as u16));
         let mut connection = Connection::new(segment, (listener, address), state);
         connection.packets_from_client = 1;
         let Ok(slot) = self.connections.insert(connection) else {
@@ -233,8 +233,10 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             options: TcpOptions::NONE,
         };
         let raw = forwarded_syn::translated(&raw, largest, timestamps);
-        if let State::SynForwarded(client, call, syn) = connection.state {
-            connection.state = State::SynAckForwarded(client, ours, syn);
+        if let Some(stage) = connection.state.stage_mut()
+            && let Stage::SynForwarded(call, syn) = *stage
+        {
+            *stage = Stage::SynAckForwarded(ours, syn);
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
             self.note_answer(slot, &connection.ends, &call);
@@ -263,7 +265,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let Incoming { buffer, segment } = context.incoming.as_ref()?;
         let segment = *segment;
         let timestamps = TcpOptions::parse(segment.options(buffer.data())).timestamps;
-        let State::SynAckForwarded(mut client, ours, syn) = connection.state else {
+        let State::Opening(mut client, Stage::SynAckForwarded(ours, syn)) = connection.state else {
             return None;
         };
         let syn = self.handshake.forwarded_syns.remove(syn.into())?;
@@ -296,7 +298,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         out: &mut impl Output<P::Buffer>,
     ) -> Option<Event> {
         let segment = context.incoming.as_ref()?.segment;
-        if let State::AwaitProxyHeader(client, ..) = &connection.state {
+        if let State::Opening(client, Stage::AwaitProxyHeader(..)) = &connection.state {
             let event = classify::from_client_while_opening(Phase::AwaitProxyHeader, client, || 0, segment);
             return (segment.len() > 0).then_some(event);
         }
@@ -428,13 +430,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
         let now = self.now;
         let incoming = context.incoming.as_ref()?;
         let select = self.settings.listeners.get(usize::from(connection.listener))?.select;
-        let State::SynAckForwarded(mut client, ours, place) = connection.state else {
+        let State::Opening(mut client, Stage::SynAckForwarded(ours, place)) = connection.state else {
             return None;
         };
         let syn = self.handshake.forwarded_syns.get(place.into())?;
         agree(&mut client, syn, &syn.answer?);
         first_payload::note_client(&mut client, 0, incoming.buffer.data(), incoming.segment);
-        connection.state = State::AwaitProxyHeader(client, ours, place);
+        connection.state = State::Opening(client, Stage::AwaitProxyHeader(ours, place));
         self.headers.received.await_header(slot);
         self.timers.arm(slot, now + select);
         self.on_cookie_returned(incoming.segment.key.remote);
