@@ -8,8 +8,8 @@
 //!
 //! A table is never changed: another takes its place. What rules make of its answers is for `src/selectors/rules.rs`.
 
-mod blocks;
 mod hits;
+mod leaf;
 mod list_file;
 mod ranges;
 mod table;
@@ -18,5 +18,5 @@ mod trie;
 pub use hits::{Hits, ListHits};
 pub use list_file::{CLASS, ListContent, ListError, MOST_CLASSES, MOST_ENTRIES, NO_CLASS, as_ipv4, is_class, prefix};
 pub use ranges::TooManySets;
-pub use table::{Asked, ClientTable, Entry, Source, TableError};
+pub use table::{Asked, ClientTable, Entry, Lists, Source, TableError};
 pub use trie::TooLarge;

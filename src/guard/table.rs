@@ -1,7 +1,7 @@
 //! One read-only table for all cores: what an address is in, of all lists and of all prefixes that rules name.
 //!
 //! ```text
-//!   address ──► set: IPv4 by its first 24 bits, and by the last 8 where a prefix is longer; else by a trie
+//!   address ──► set, by a trie for each family
 //!   set ──────► which conditions of rules it meets: one bit each; and which lists it is in
 //! ```
 //!
@@ -18,12 +18,8 @@ use e2d2::BURST;
 use ipnet::IpNet;
 use netfcts::leg::is_mapped;
 
-use super::blocks::Blocks;
 use super::ranges::{Block, Ranges, Sets, TooManySets};
-use super::trie::{TooLarge, Trie, Walk};
-
-/// From so many ranges on IPv4 has a table of its own: fewer fit the caches as they are.
-const MANY: usize = 1024;
+use super::trie::{TooLarge, Trie};
 
 /// Why there is no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,22 +62,31 @@ pub struct Asked {
     pub lists: Vec<(usize, Option<u16>)>,
 }
 
+/// The lists that an address is in, by their places.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lists {
+    /// For an address in no list, the place behind the last one, so that counting takes the same branches for all.
+    pub first: u16,
+    /// Of most addresses there is none.
+    pub others: Box<[u16]>,
+}
+
 /// Sets of addresses and what they mean.
 pub struct ClientTable {
-    v4: V4,
-    v6: Trie,
+    v4: Trie<u32>,
+    v6: Trie<u128>,
     /// Words of a row.
     words: usize,
     /// By set: a bit for each condition.
     rows: Vec<u64>,
-    /// By set: places of the lists that it is in, or that behind the last list.
-    lists: Vec<Box<[u16]>>,
+    /// By set: the lists that it is in.
+    lists: Vec<Lists>,
 }
 
 impl fmt::Debug for ClientTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientTable")
-            .field("sets", &self.lists.len())
+            .field("sets", &self.sets())
             .finish_non_exhaustive()
     }
 }
@@ -94,18 +99,6 @@ impl PartialEq for ClientTable {
 }
 
 impl Eq for ClientTable {}
-
-/// The sets of IPv4 addresses, of many ranges or of few.
-enum V4 {
-    Blocks(Blocks),
-    Trie(Trie),
-}
-
-/// How an address is looked up: in a trie by a key.
-enum Way<'t> {
-    Blocks(&'t Blocks),
-    Trie(&'t Trie, u128),
-}
 
 /// The place of an IPv4 address in a space of 128 bits: its bits come first, as a prefix has it.
 fn key_of_v4(address: u128) -> u128 {
@@ -172,15 +165,16 @@ impl ClientTable {
             list.filter(|_| usize::from(*label) < first_label)
                 .map(|list| list as u16)
         };
-        let lists_in = |labels: &[u16]| or_behind(labels.iter().filter_map(list_of).collect(), sources.len());
-        let lists = labels.iter().map(|labels| lists_in(labels)).collect();
-        let v4 = if v4.starts.len() < MANY {
-            V4::Trie(Trie::new(&v4)?)
-        } else {
-            V4::Blocks(Blocks::new(&v4))
+        let lists_in = |labels: &[u16]| {
+            let mut lists = labels.iter().filter_map(list_of);
+            Lists {
+                first: lists.next().unwrap_or(sources.len() as u16),
+                others: lists.collect(),
+            }
         };
+        let lists = labels.iter().map(|labels| lists_in(labels)).collect();
         Ok(ClientTable {
-            v4,
+            v4: Trie::new(&v4)?,
             v6: Trie::new(&v6)?,
             words,
             rows,
@@ -189,69 +183,38 @@ impl ClientTable {
     }
 
     /// The number of the set that an address is in, IPv4 in its mapped form.
+    #[inline(never)]
     pub fn set_of(&self, address: u128) -> u16 {
-        match self.way_of(address) {
-            Way::Blocks(blocks) => blocks.set_of(address as u32),
-            Way::Trie(trie, key) => trie.set_of(key),
+        if is_mapped(address) {
+            self.v4.set_of(address as u32)
+        } else {
+            self.v6.set_of(address)
         }
     }
 
-    /// How an address is looked up.
-    #[inline]
-    fn way_of(&self, address: u128) -> Way<'_> {
-        match &self.v4 {
-            V4::Blocks(blocks) if is_mapped(address) => Way::Blocks(blocks),
-            V4::Trie(trie) if is_mapped(address) => Way::Trie(trie, key_of_v4(address)),
-            _ => Way::Trie(&self.v6, address),
-        }
-    }
-
-    /// Asks the processor for what a look-up reads first.
+    /// Prefetches what a look-up reads first.
     #[inline]
     pub fn prefetch(&self, address: u128) {
-        match self.way_of(address) {
-            Way::Blocks(blocks) => blocks.prefetch(address as u32),
-            Way::Trie(trie, key) => trie.prefetch(&trie.begin(key)),
+        if is_mapped(address) {
+            self.v4.prefetch(self.v4.begin(), address as u32);
+        } else {
+            self.v6.prefetch(self.v6.begin(), address);
         }
     }
 
-    /// Makes the look-ups of several addresses at once, [`BURST`] at most; what is written behind each leads to its [set](Self::set).
-    pub fn look_ahead<'s>(&self, addresses: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
-        let mut in_blocks: ArrayVec<(&Blocks, u32, &mut Option<u32>), BURST> = ArrayVec::new();
-        let mut walks: ArrayVec<(&Trie, Walk, &mut Option<u32>), BURST> = ArrayVec::new();
-        for (address, found) in addresses.take(BURST) {
-            match self.way_of(address) {
-                Way::Blocks(blocks) => {
-                    *found = Some(blocks.begin(address as u32));
-                    in_blocks.push((blocks, address as u32, found));
-                }
-                Way::Trie(trie, key) => walks.push((trie, trie.begin(key), found)),
+    /// The sets of several addresses, [`BURST`] at most, IPv4 in its mapped form: each is written behind its address.
+    pub fn look_ahead<'s>(&self, addresses: impl Iterator<Item = (u128, &'s mut Option<u16>)>) {
+        let mut v4 = ArrayVec::new();
+        let mut v6 = ArrayVec::new();
+        for (address, set) in addresses.take(BURST) {
+            if is_mapped(address) {
+                self.v4.look_up(address as u32, set, &mut v4);
+            } else {
+                self.v6.look_up(address, set, &mut v6);
             }
         }
-        for (blocks, address, found) in in_blocks {
-            *found = found.map(|place| blocks.go_on(place, address));
-        }
-        while !walks.is_empty() {
-            walks.retain(|(trie, walk, found)| match trie.go_on(walk) {
-                Some(set) => {
-                    **found = Some(set.into());
-                    false
-                }
-                None => {
-                    trie.prefetch(walk);
-                    true
-                }
-            });
-        }
-    }
-
-    /// The set of an address for which [`Self::look_ahead`] has written this.
-    #[inline]
-    pub fn set(&self, found: u32, address: u128) -> u16 {
-        match &self.v4 {
-            V4::Blocks(blocks) => blocks.set_in(found, address as u32),
-            V4::Trie(_) => found as u16,
-        }
+        self.v4.go_on_together(v4);
+        self.v6.go_on_together(v6);
     }
 
     /// How many sets there are.
@@ -267,20 +230,15 @@ impl ClientTable {
         row.is_some_and(|row| row >> bit & 1 != 0)
     }
 
-    /// The places of the lists that the addresses of a set are in; for those in none that behind the last list, so that
-    /// counting takes the same branches for all.
+    /// The lists that the addresses of a set are in.
     #[inline]
-    pub fn lists_of(&self, set: u16) -> &[u16] {
-        self.lists.get(usize::from(set)).map_or(&[], Box::as_ref)
+    pub fn lists_of(&self, set: u16) -> Option<&Lists> {
+        self.lists.get(usize::from(set))
     }
 
     /// The memory in bytes.
     pub fn memory(&self) -> usize {
-        let v4 = match &self.v4 {
-            V4::Blocks(blocks) => blocks.memory(),
-            V4::Trie(trie) => trie.memory(),
-        };
-        v4 + self.v6.memory() + size_of_val(&*self.rows)
+        self.v4.memory() + self.v6.memory() + size_of_val(&*self.rows)
     }
 }
 
@@ -303,15 +261,6 @@ fn push(entries: impl Iterator<Item = (IpNet, u16)>, (v4, v6): (&mut Vec<Vec<Blo
     }
     v4.push(four);
     v6.push(six);
-}
-
-/// Places of lists; if there are none, that behind the last of all lists.
-fn or_behind(lists: Box<[u16]>, all: usize) -> Box<[u16]> {
-    if lists.is_empty() {
-        Box::new([all as u16])
-    } else {
-        lists
-    }
 }
 
 #[cfg(test)]

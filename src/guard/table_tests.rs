@@ -102,7 +102,7 @@ fn source(entries: &[Entry]) -> Source {
 }
 
 /// 13 tables with 100 000 questions each, about addresses at both edges of prefixes and anywhere. The last three have as many
-/// prefixes as real lists, and IPv4 in blocks.
+/// prefixes as real lists.
 #[test]
 fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
     let mut random = Random(7);
@@ -121,7 +121,6 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
         let is_large = count >= 20_000;
         let v4_prefixes = lists[0].iter().filter(|entry| entry.prefix.addr().is_ipv4()).count();
         assert_eq!(is_large, v4_prefixes >= 5_000, "{v4_prefixes} in round {round}");
-        assert_eq!(is_large, matches!(table.v4, V4::Blocks(_)), "round {round}");
         let by_length = lists.each_ref().map(|list| ByLength::of(list));
         let mut sets = Vec::new();
         for question in 0..100_000 {
@@ -154,11 +153,12 @@ fn a_million_questions_are_answered_as_by_looking_through_the_lists() {
             ];
             let answered = [0, 1, 2, 3].map(|condition| table.meets(set, condition));
             assert_eq!(answered, expected, "{address} in round {round}");
-            let mut places: Vec<u16> = (0..2).filter(|list| classes[usize::from(*list)].is_some()).collect();
-            if places.is_empty() {
-                places.push(2);
-            }
-            assert_eq!(table.lists_of(set), places, "{address} in round {round}");
+            let mut places = (0..2).filter(|list| classes[usize::from(*list)].is_some());
+            let lists = Lists {
+                first: places.next().unwrap_or(2),
+                others: places.collect(),
+            };
+            assert_eq!(table.lists_of(set), Some(&lists), "{address} in round {round}");
             sets.push((mapped(address), set));
         }
         assert_found_together(&table, &sets);
@@ -171,8 +171,7 @@ fn assert_found_together(table: &ClientTable, sets: &[(u128, u16)]) {
         let mut found = [None; BURST];
         table.look_ahead(some.iter().map(|(address, _)| *address).zip(&mut found));
         for ((address, set), found) in some.iter().zip(found) {
-            let found = found.map(|found| table.set(found, *address));
-            assert_eq!(found, Some(*set));
+            assert_eq!(found, Some(*set), "{address:x}");
         }
     }
 }
@@ -227,7 +226,7 @@ fn prefixes_at_the_ends_of_the_address_space() {
 
 #[test]
 fn crowded_prefixes_stay_small() {
-    // Every second host of a /15: nothing of it fits a block of 256 addresses.
+    // Every second host of a /15.
     let hosts = (0..1 << 16).map(|n| Entry {
         prefix: IpNet::new(IpAddr::V4((0x0a00_0000 + 2 * n).into()), 32).expect("a length"),
         class: 0,
@@ -245,9 +244,9 @@ fn crowded_prefixes_stay_small() {
         &asked,
     )
     .expect("a table");
-    // Each block of 256 is a group with as many changes. Stretches of blocks take 20 bytes, whatever is in them.
-    let beside_blocks = table.memory() - (5 << 20);
-    assert!(beside_blocks < 131_072 * 5, "{beside_blocks}");
+    // Leaves of 64 bytes for four ranges each, and a slot for each leaf.
+    let bytes = table.memory();
+    assert!(bytes < 131_072 * 18, "{bytes}");
     assert!(
         hosts
             .iter()
@@ -303,8 +302,8 @@ fn hosts_beside_each_other_in_many_networks_take_few_places_and_few_steps() {
         for address in around.chain(elsewhere) {
             let set = table.set_of(address);
             assert_eq!(table.meets(set, 0), hosts.contains(&address), "{address:x}");
-            let mut walk = table.v6.begin(address);
-            let steps = (1..).find(|_| table.v6.go_on(&mut walk).is_some());
+            let mut walk = table.v6.begin();
+            let steps = (1..).find(|_| table.v6.go_on(&mut walk, address).is_some());
             assert!(steps.is_some_and(|steps| steps <= STEPS), "{steps:?} for {address:x}");
             sets.push((address, set));
         }

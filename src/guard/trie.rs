@@ -1,30 +1,31 @@
-//! The set of an address of 128 bits, from ranges: a trie whose nodes are as wide as what is below them is numerous.
+//! The set of an address, from ranges: a trie whose nodes are as wide as what is below them is numerous.
 //!
-//! A node takes as many bits as halve its ranges to one or two a slot, 16 at most; where eight or fewer are left there is no
-//! node, but the places where they begin. Bits that all ranges below have in common are skipped in one step, where a node would
-//! have one slot in use. So a look-up takes about the logarithm of the logarithm of the number of ranges, and a step for each
-//! skip: three reads that depend on each other for a million ranges at random; and an only list of four prefixes takes one line.
+//! Where few ranges begin there is a leaf: one line of the cache that says where each begins and what its set is. A node takes as
+//! many bits as leave half a leaf to each slot. Bits that all ranges below a node have in common are skipped in one step, where a
+//! node would have one slot in use. So a look-up takes about the logarithm of the logarithm of the number of ranges, and a step
+//! for each skip: two reads that depend on each other for IPv4, three for 100 000 prefixes of IPv6.
 //!
 //! ```text
 //!   entry: 00 set                          all addresses below are of this set
-//!          01 count:4 index:26             compare with so many starts from there on
+//!          01 index:30                     a leaf
 //!          10 bits:5  base:25              the slot `base` + the next so many bits of the address
 //!          11 index:30                     all ranges begin in one small block: the address is in it, before or behind it
 //! ```
 
+use arrayvec::ArrayVec;
+use e2d2::BURST;
 use e2d2::memory::LargeSlice;
 use e2d2::prefetch;
 
+use super::leaf::{Address, Leaf};
 use super::ranges::Ranges;
 
-/// So many starts are compared one by one.
-const RUN: usize = 8;
-
-/// So many bits does a node take at most.
-const WIDEST: u32 = 16;
+/// So many bits does a node take at least, if there are as many, and at most.
+const NARROWEST: u32 = 2;
+const WIDEST: u32 = 18;
 
 const TAG: u32 = 30;
-const RUN_TAG: u32 = 1;
+const LEAF_TAG: u32 = 1;
 const NODE_TAG: u32 = 2;
 const SKIP_TAG: u32 = 3;
 
@@ -32,18 +33,18 @@ const SKIP_TAG: u32 = 3;
 const MOST: usize = 1 << 25;
 
 /// Sets by address.
-pub(super) struct Trie {
+pub(super) struct Trie<A: Address> {
     root: u32,
     slots: LargeSlice<u32>,
-    skips: LargeSlice<Skip>,
-    starts: LargeSlice<u128>,
-    sets: LargeSlice<u16>,
+    leaves: LargeSlice<A::Leaf>,
+    skips: LargeSlice<Skip<A>>,
 }
 
 /// The only small block of a larger one in which ranges begin.
 #[derive(Clone, Copy)]
-struct Skip {
-    first: u128,
+struct Skip<A> {
+    first: A,
+    last: A,
     /// The bits in which its addresses differ.
     left: u32,
     /// The entry for it.
@@ -61,100 +62,113 @@ pub struct TooLarge;
 /// A look-up under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
-    key: u128,
     entry: u32,
-    /// Bits of the key that nodes have not taken.
+    /// Bits of the address that nodes have not taken.
     left: u32,
 }
 
-impl Trie {
+/// Look-ups under way, and where the set of each is to be written.
+pub(super) type Walks<'s, A> = ArrayVec<(A, Walk, &'s mut Option<u16>), BURST>;
+
+impl<A: Address> Trie<A> {
     /// # Errors
     /// See [`TooLarge`].
-    pub(super) fn new(ranges: &Ranges) -> Result<Trie, TooLarge> {
+    pub(super) fn new(ranges: &Ranges) -> Result<Self, TooLarge> {
         if ranges.starts.len() > MOST {
             return Err(TooLarge);
         }
         let mut builder = Builder {
             ranges,
             slots: Vec::new(),
+            leaves: Vec::new(),
             skips: Vec::new(),
         };
-        let root = builder.entry(0, u128::BITS, 1, ranges.starts.len())?;
-        let Builder { slots, skips, .. } = builder;
+        let root = builder.entry(0, A::BITS, 1, ranges.starts.len())?;
+        let Builder {
+            slots, leaves, skips, ..
+        } = builder;
         Ok(Trie {
             root,
-            skips: LargeSlice::from_fn(skips.len(), |skip| skips[skip]),
             slots: LargeSlice::from_fn(slots.len(), |slot| slots[slot]),
-            starts: LargeSlice::from_fn(ranges.starts.len(), |start| ranges.starts[start]),
-            sets: LargeSlice::from_fn(ranges.sets.len(), |set| ranges.sets[set]),
+            leaves: LargeSlice::from_fn(leaves.len(), |leaf| leaves[leaf]),
+            skips: LargeSlice::from_fn(skips.len(), |skip| skips[skip]),
         })
     }
 
     /// The set of an address.
     #[inline]
-    pub(super) fn set_of(&self, key: u128) -> u16 {
-        let mut walk = self.begin(key);
+    pub(super) fn set_of(&self, address: A) -> u16 {
+        let mut walk = self.begin();
         loop {
-            if let Some(set) = self.go_on(&mut walk) {
+            if let Some(set) = self.go_on(&mut walk, address) {
                 return set;
             }
         }
     }
 
-    /// Begins a look-up that goes on in steps, so that others have their turn while memory answers.
+    /// The first step of a look-up. Those that are not at their end go on [together](Self::go_on_together).
     #[inline]
-    pub(super) fn begin(&self, key: u128) -> Walk {
-        Walk {
-            key,
-            entry: self.root,
-            left: u128::BITS,
+    pub(super) fn look_up<'s>(&self, address: A, set: &'s mut Option<u16>, others: &mut Walks<'s, A>) {
+        let mut walk = self.begin();
+        *set = self.go_on(&mut walk, address);
+        if set.is_none() {
+            self.prefetch(walk, address);
+            others.push((address, walk, set));
         }
     }
 
-    /// Asks the processor for what the next step reads.
+    /// Makes look-ups step by step, so that each waits for memory while the others do.
     #[inline]
-    pub(super) fn prefetch(&self, walk: &Walk) {
+    pub(super) fn go_on_together(&self, mut walks: Walks<'_, A>) {
+        while !walks.is_empty() {
+            walks.retain(|(address, walk, set)| {
+                **set = self.go_on(walk, *address);
+                self.prefetch(*walk, *address);
+                set.is_none()
+            });
+        }
+    }
+
+    #[inline]
+    pub(super) fn begin(&self) -> Walk {
+        Walk {
+            entry: self.root,
+            left: A::BITS,
+        }
+    }
+
+    /// Prefetches what the next step reads.
+    #[inline]
+    pub(super) fn prefetch(&self, walk: Walk, address: A) {
         match walk.entry >> TAG {
-            RUN_TAG => {
-                let (first, count) = run(walk.entry);
-                prefetch(&self.starts[first]);
-                prefetch(&self.starts[first + count - 1]);
-                prefetch(&self.sets[first]);
-            }
-            NODE_TAG => prefetch(&self.slots[slot(walk)]),
-            SKIP_TAG => prefetch(&self.skips[skip(walk.entry)]),
+            LEAF_TAG => prefetch(&self.leaves[index(walk.entry)]),
+            NODE_TAG => prefetch(&self.slots[slot(walk, address)]),
+            SKIP_TAG => prefetch(&self.skips[index(walk.entry)]),
             _ => {}
         }
     }
 
     /// The next step: the set, or none yet.
     #[inline]
-    pub(super) fn go_on(&self, walk: &mut Walk) -> Option<u16> {
+    pub(super) fn go_on(&self, walk: &mut Walk, address: A) -> Option<u16> {
         match walk.entry >> TAG {
-            RUN_TAG => {
-                let (first, count) = run(walk.entry);
-                let starts = &self.starts[first..first + count];
-                let behind = starts.iter().filter(|start| **start <= walk.key).count();
-                // Before the first of them, it is the one before.
-                Some(self.sets[first + behind - 1])
-            }
+            LEAF_TAG => Some(self.leaves[index(walk.entry)].set_of(address)),
             NODE_TAG => {
-                let next = self.slots[slot(walk)];
+                let next = self.slots[slot(*walk, address)];
                 walk.left -= bits(walk.entry);
                 walk.entry = next;
-                None
+                (next >> TAG == 0).then_some(next as u16)
             }
             SKIP_TAG => {
-                let skip = &self.skips[skip(walk.entry)];
-                if (walk.key ^ skip.first) >> skip.left == 0 {
-                    (walk.entry, walk.left) = (skip.entry, skip.left);
-                    return None;
+                let skip = &self.skips[index(walk.entry)];
+                if address < skip.first {
+                    return Some(skip.before);
                 }
-                Some(if walk.key < skip.first {
-                    skip.before
-                } else {
-                    skip.behind
-                })
+                if address > skip.last {
+                    return Some(skip.behind);
+                }
+                (walk.entry, walk.left) = (skip.entry, skip.left);
+                None
             }
             _ => Some(walk.entry as u16),
         }
@@ -162,17 +176,12 @@ impl Trie {
 
     /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.slots) + size_of_val(&*self.skips) + size_of_val(&*self.starts) + size_of_val(&*self.sets)
+        size_of_val(&*self.slots) + size_of_val(&*self.leaves) + size_of_val(&*self.skips)
     }
 }
 
 #[inline]
-fn run(entry: u32) -> (usize, usize) {
-    ((entry & ((1 << 26) - 1)) as usize, (entry >> 26 & 15) as usize)
-}
-
-#[inline]
-fn skip(entry: u32) -> usize {
+fn index(entry: u32) -> usize {
     (entry & ((1 << TAG) - 1)) as usize
 }
 
@@ -182,31 +191,37 @@ fn bits(entry: u32) -> u32 {
 }
 
 #[inline]
-fn slot(walk: &Walk) -> usize {
+fn slot<A: Address>(walk: Walk, address: A) -> usize {
     let bits = bits(walk.entry);
-    let next = (walk.key >> (walk.left - bits)) as u32 & ((1 << bits) - 1);
+    let next = address.behind(walk.left - bits) & ((1 << bits) - 1);
     (walk.entry & ((1 << 25) - 1)) as usize + next as usize
 }
 
-struct Builder<'a> {
+struct Builder<'a, A: Address> {
     ranges: &'a Ranges,
     slots: Vec<u32>,
-    skips: Vec<Skip>,
+    leaves: Vec<A::Leaf>,
+    skips: Vec<Skip<A>>,
 }
 
-impl Builder<'_> {
+impl<A: Address> Builder<'_, A> {
+    /// Bits of a start below those of an address.
+    const BELOW: u32 = u128::BITS - A::BITS;
+
     /// The entry for the block of `left` bits from `first` on, in which the ranges `from..to` begin behind its first address.
     fn entry(&mut self, first: u128, left: u32, from: usize, to: usize) -> Result<u32, TooLarge> {
+        let Ranges { starts, sets } = self.ranges;
         let count = to - from;
         if count == 0 {
-            return Ok(self.ranges.sets[from - 1].into());
+            return Ok(sets[from - 1].into());
         }
-        if count <= RUN {
-            return Ok(RUN_TAG << TAG | (count as u32) << 26 | from as u32);
+        if let Some(leaf) = A::Leaf::of(&starts[from..to], &sets[from - 1..to]) {
+            self.leaves.push(leaf);
+            return Ok(LEAF_TAG << TAG | (self.leaves.len() - 1) as u32);
         }
-        // More than eight addresses take more than three bits.
-        let bits = count.ilog2().clamp(1, WIDEST).min(left);
-        let differ = u128::BITS - (self.ranges.starts[from] ^ self.ranges.starts[to - 1]).leading_zeros();
+        let slots = count / (A::Leaf::MOST_STARTS / 2);
+        let bits = slots.max(1).ilog2().clamp(NARROWEST, WIDEST).min(left);
+        let differ = (u128::BITS - (starts[from] ^ starts[to - 1]).leading_zeros()).saturating_sub(Self::BELOW);
         if differ + bits <= left {
             return self.skip(differ, from, to);
         }
@@ -218,12 +233,12 @@ impl Builder<'_> {
         let left = left - bits;
         let mut from = from;
         for child in 0..1_usize << bits {
-            let first = first + ((child as u128) << left);
-            let last = first + ((1 << left) - 1);
+            let first = first + ((child as u128) << left << Self::BELOW);
+            let last = first + ((1 << left << Self::BELOW) - 1);
             // A range that begins with the block is what its first address is in.
-            let is_first = from < to && self.ranges.starts[from] == first;
+            let is_first = from < to && starts[from] == first;
             from += usize::from(is_first);
-            let inside = self.ranges.starts[from..to].partition_point(|start| *start <= last);
+            let inside = starts[from..to].partition_point(|start| *start <= last);
             self.slots[base + child] = self.entry(first, left, from, from + inside)?;
             from += inside;
         }
@@ -233,12 +248,14 @@ impl Builder<'_> {
     /// The entry for a block of which all but the last `left` bits are the same wherever the ranges `from..to` begin.
     fn skip(&mut self, left: u32, from: usize, to: usize) -> Result<u32, TooLarge> {
         let Ranges { starts, sets } = self.ranges;
-        let first = starts[from] >> left << left;
+        let size = 1 << left << Self::BELOW;
+        let first = starts[from] / size * size;
         let (before, behind) = (sets[from - 1], sets[to - 1]);
         let is_first = starts[from] == first;
         let entry = self.entry(first, left, from + usize::from(is_first), to)?;
         self.skips.push(Skip {
-            first,
+            first: A::of_start(first),
+            last: A::of_start(first + (size - 1)),
             left,
             entry,
             before,

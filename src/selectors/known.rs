@@ -12,10 +12,7 @@ use super::Sought;
 #[inline]
 pub(super) fn set_of(table: &ClientTable, arrival: &Arrival) -> u16 {
     let peer = arrival.mapped_peer();
-    match arrival.looked_up() {
-        Some(found) => table.set(found, peer),
-        None => table.set_of(peer),
-    }
+    arrival.looked_up().unwrap_or_else(|| table.set_of(peer))
 }
 
 /// What is known of a client before it has said anything.
@@ -63,6 +60,15 @@ impl Known<'_> {
         rules.iter().find(is_it).map(|rule| rule.class)
     }
 
+    /// What rules that refuse and rules that give classes say.
+    #[inline(never)]
+    pub(super) fn ask(&self, rules: &[Rule], classes: &[ClassRule]) -> Verdict {
+        Verdict {
+            refusal: self.refusal(rules),
+            class: self.class(classes),
+        }
+    }
+
     /// What was found out before of clients of the same set.
     #[inline]
     pub(super) fn verdict<'v>(&self, verdicts: Option<&'v [Verdict]>) -> Option<&'v Verdict> {
@@ -108,10 +114,7 @@ pub(super) fn verdicts(
             clients: Some((table, set as u16)),
             listener_port: 0,
         };
-        Verdict {
-            refusal: known.refusal(rules),
-            class: known.class(classes),
-        }
+        known.ask(rules, classes)
     };
     Some((0..table.sets()).map(verdict).collect())
 }

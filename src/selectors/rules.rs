@@ -151,47 +151,41 @@ impl RuleSelector {
         None
     }
 
-    /// The same before there is a payload: the class of somebody, if it `is_sought`, or how the first rule refuses that matches.
-    fn ask_at_syn(&mut self, arrival: &Arrival, is_sought: bool) -> Result<Option<u16>, Refusal> {
-        let Self {
-            listeners,
-            clients,
-            hits,
-            chosen,
-            ..
-        } = self;
-        let clients = clients.as_deref().map(|table| {
-            let set = set_of(table, arrival);
-            // What follows a SYN belongs to it.
-            if arrival.is_syn() {
-                let lists = table.lists_of(set).iter();
-                lists
-                    .filter_map(|list| hits.get(usize::from(*list)))
-                    .for_each(|hits| hits.add());
-            }
-            (table, set)
-        });
-        let Some(listener) = listeners.get(arrival.listener.index()) else {
+    /// The same before there is a payload: the class of somebody, or how the first rule refuses that matches.
+    #[inline]
+    fn ask_at_syn(&mut self, arrival: &Arrival) -> Result<Option<u16>, Refusal> {
+        let clients = self.clients.as_deref().map(|table| (table, set_of(table, arrival)));
+        // What follows a SYN belongs to it.
+        if arrival.is_syn()
+            && let Some((table, set)) = clients
+            && let Some(lists) = table.lists_of(set)
+        {
+            let count = |list: &u16| self.hits.get(usize::from(*list)).map(|hits| hits.add());
+            count(&lists.first);
+            lists.others.iter().filter_map(count).for_each(drop);
+        }
+        let Some(listener) = self.listeners.get(arrival.listener.index()) else {
             return Ok(None);
         };
         let known = Known {
             clients,
             listener_port: arrival.local_port,
         };
-        let verdict = known.verdict(listener.verdicts.as_deref());
-        let refusal = match verdict {
-            Some(verdict) => verdict.refusal,
-            None => known.refusal(listener.rules_at_syn()),
+        let asked;
+        let verdict = match known.verdict(listener.verdicts.as_deref()) {
+            Some(verdict) => verdict,
+            None => {
+                asked = known.ask(listener.rules_at_syn(), &listener.classes);
+                &asked
+            }
         };
-        if let Some((rule, refusal)) = refusal {
-            *chosen = Some(rule);
-            return Err(refusal);
+        match verdict.refusal {
+            None => Ok(verdict.class),
+            Some((rule, refusal)) => {
+                self.chosen = Some(rule);
+                Err(refusal)
+            }
         }
-        Ok(match verdict {
-            Some(verdict) => verdict.class,
-            None if is_sought => known.class(&listener.classes),
-            None => None,
-        })
     }
 
     fn apply(&self, rule: &Rule, payload: &mut Findings<'_>) -> Sought<Selection> {
@@ -269,7 +263,7 @@ impl SelectServer for RuleSelector {
     #[inline]
     fn admit(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
         if self.asks_at_syn {
-            self.ask_at_syn(arrival, false)?;
+            self.ask_at_syn(arrival)?;
         }
         Ok(())
     }
@@ -277,7 +271,7 @@ impl SelectServer for RuleSelector {
     #[inline]
     fn admit_to_class(&mut self, arrival: &Arrival) -> Result<Option<u16>, Refusal> {
         if self.asks_at_syn {
-            return self.ask_at_syn(arrival, true);
+            return self.ask_at_syn(arrival);
         }
         Ok(None)
     }
@@ -310,7 +304,7 @@ impl SelectServer for RuleSelector {
     }
 
     #[inline]
-    fn look_ahead<'s>(&mut self, clients: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
+    fn look_ahead<'s>(&mut self, clients: impl Iterator<Item = (u128, &'s mut Option<u16>)>) {
         if let Some(table) = &self.clients {
             table.look_ahead(clients);
         }

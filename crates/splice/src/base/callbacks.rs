@@ -98,7 +98,7 @@ pub struct Arrival {
     /// The listener that has that port.
     pub listener: ListenerId,
     /// What the selector has [looked up](SelectServer::look_ahead) for its sender.
-    looked_up: Option<u32>,
+    looked_up: Option<u16>,
     is_syn: bool,
 }
 
@@ -124,7 +124,7 @@ impl Arrival {
     #[doc(hidden)]
     #[inline]
     #[must_use]
-    pub fn with_looked_up(self, looked_up: Option<u32>) -> Self {
+    pub fn with_looked_up(self, looked_up: Option<u16>) -> Self {
         Self { looked_up, ..self }
     }
 
@@ -145,7 +145,7 @@ impl Arrival {
     /// What the selector has looked up for its sender, if it has.
     #[doc(hidden)]
     #[inline]
-    pub fn looked_up(&self) -> Option<u32> {
+    pub fn looked_up(&self) -> Option<u16> {
         self.looked_up
     }
 
@@ -235,7 +235,7 @@ pub trait SelectServer: Send + 'static {
         false
     }
 
-    /// Asks the processor for what a look-up of this client reads first, before its batch is [looked up](Self::look_ahead); IPv4 in its mapped form.
+    /// Prefetches what a look-up of this client reads first, before its batch is [looked up](Self::look_ahead); IPv4 in its mapped form.
     #[doc(hidden)]
     #[inline(always)]
     fn prefetch_client(&self, _peer: u128) {}
@@ -244,7 +244,7 @@ pub trait SelectServer: Send + 'static {
     /// [`Arrival`], if that is of the same batch.
     #[doc(hidden)]
     #[inline(always)]
-    fn look_ahead<'s>(&mut self, _clients: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {}
+    fn look_ahead<'s>(&mut self, _clients: impl Iterator<Item = (u128, &'s mut Option<u16>)>) {}
 
     /// The rule of the configuration that made the last answer, of either kind; none if it was the listener's default, or another selector.
     #[doc(hidden)]

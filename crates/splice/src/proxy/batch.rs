@@ -78,14 +78,13 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
     fn ask_ahead(&mut self, segments: &mut [Segment]) -> bool {
         let sieve = self.rooms.emit.sieve();
         let looks_ahead = self.rooms.selector.looks_ahead();
-        let (mut strangers, mut may_be) = (0, false);
+        let (mut has_strangers, mut may_be) = (false, false);
         for segment in &mut *segments {
             segment.guess = self.rooms.flows.guess(segment.hash);
             may_be |= sieve.may_have(segment);
             if segment.guess.is_none() {
-                strangers += 1;
-                // That of a SYN has been asked for when it was read.
-                if looks_ahead && !segment.has(TcpFlags::SYN) {
+                has_strangers = true;
+                if looks_ahead {
                     self.rooms.selector.prefetch_client(segment.key.remote);
                 }
             }
@@ -94,7 +93,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
             .iter()
             .take(CONNECTION_AHEAD)
             .for_each(|segment| self.ask_for_connection(segment));
-        if strangers > 0 && looks_ahead {
+        if has_strangers && looks_ahead {
             self.look_strangers_up(segments);
         }
         may_be
@@ -184,10 +183,6 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Proxy<P, S, N> {
         let key = header.key;
         let hash = self.rooms.flows.hash_of_packet(&key, layout.version);
         self.rooms.flows.prefetch(hash);
-        // A stranger's, most likely.
-        if header.flags.contains(TcpFlags::SYN) && self.rooms.selector.looks_ahead() {
-            self.rooms.selector.prefetch_client(key.remote);
-        }
         into.push(Segment {
             key,
             hash,

@@ -36,7 +36,7 @@ pub(crate) struct Segment {
     /// Where the table had a flow like this, unchecked, when its batch was read.
     pub(crate) guess: Option<FlowRef>,
     /// What the selector has looked up for a sender without a flow.
-    pub(crate) looked_up: Option<u32>,
+    pub(crate) looked_up: Option<u16>,
 }
 
 /// What the headers say: the part of a [`Segment`] that is read.

@@ -323,7 +323,7 @@ impl<S: SelectServer, I: InspectPayload> SelectServer for Inspected<S, I> {
     }
 
     #[inline]
-    fn look_ahead<'s>(&mut self, clients: impl Iterator<Item = (u128, &'s mut Option<u32>)>) {
+    fn look_ahead<'s>(&mut self, clients: impl Iterator<Item = (u128, &'s mut Option<u16>)>) {
         self.selector.look_ahead(clients);
     }
 

@@ -1,0 +1,146 @@
+//! Ranges that follow each other, in one line of the cache.
+
+/// What a trie looks up: an address whose bits are the first of a space of 128.
+pub(super) trait Address: Copy + Ord {
+    const BITS: u32;
+    type Leaf: Leaf<Self>;
+
+    /// The address that begins a range, from its place in the space.
+    fn of_start(start: u128) -> Self;
+
+    /// The last 32 of the bits before so many, fewer than there are.
+    fn behind(self, last: u32) -> u32;
+}
+
+/// Where some ranges begin, and their sets.
+pub(super) trait Leaf<A>: Copy {
+    /// As many as fit the line.
+    const MOST_STARTS: usize;
+
+    /// Of one start or more, and the sets before and behind them. `None` if they do not fit.
+    fn of(starts: &[u128], sets: &[u16]) -> Option<Self>;
+
+    /// The set of an address of the block that the leaf is for.
+    fn set_of(&self, address: A) -> u16;
+}
+
+impl Address for u32 {
+    const BITS: u32 = u32::BITS;
+    type Leaf = LeafV4;
+
+    fn of_start(start: u128) -> Self {
+        (start >> 96) as u32
+    }
+
+    #[inline]
+    fn behind(self, last: u32) -> u32 {
+        self >> last
+    }
+}
+
+impl Address for u128 {
+    const BITS: u32 = u128::BITS;
+    type Leaf = LeafV6;
+
+    fn of_start(start: u128) -> Self {
+        start
+    }
+
+    #[inline]
+    fn behind(self, last: u32) -> u32 {
+        (self >> last) as u32
+    }
+}
+
+/// Starts as they are.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct LeafV4 {
+    /// The largest address for none.
+    starts: [Signed; Self::MOST_STARTS],
+    /// The set before the first start, and behind each. Those behind none are as the last.
+    sets: [u16; 1 + Self::MOST_STARTS],
+}
+
+/// Starts in units of a power of two, which all have in common.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct LeafV6 {
+    /// One unit before the first start.
+    base: u128,
+    /// Units from `base` to each start, or the largest number for none.
+    starts: [Signed; Self::MOST_STARTS],
+    /// As of IPv4.
+    sets: [u16; 1 + Self::MOST_STARTS],
+    /// The binary logarithm of the unit.
+    unit: u8,
+}
+
+const _: () = assert!(size_of::<LeafV4>() == 64 && size_of::<LeafV6>() == 64);
+
+impl Leaf<u32> for LeafV4 {
+    const MOST_STARTS: usize = 10;
+
+    fn of(starts: &[u128], sets: &[u16]) -> Option<Self> {
+        let mut leaf = LeafV4 {
+            starts: [Signed::of(u32::MAX); Self::MOST_STARTS],
+            sets: [*sets.last()?; 1 + Self::MOST_STARTS],
+        };
+        for (place, start) in starts.iter().enumerate() {
+            *leaf.starts.get_mut(place)? = Signed::of(u32::of_start(*start));
+        }
+        leaf.sets.get_mut(..sets.len())?.copy_from_slice(sets);
+        Some(leaf)
+    }
+
+    #[inline]
+    fn set_of(&self, address: u32) -> u16 {
+        self.sets[up_to(&self.starts, address)]
+    }
+}
+
+impl Leaf<u128> for LeafV6 {
+    const MOST_STARTS: usize = 7;
+
+    fn of(starts: &[u128], sets: &[u16]) -> Option<Self> {
+        let unit = starts.iter().map(|start| start.trailing_zeros()).min()?;
+        let mut leaf = LeafV6 {
+            // It is a multiple of the unit, and not 0.
+            base: starts.first()?.checked_sub(1 << unit)?,
+            starts: [Signed::of(u32::MAX); Self::MOST_STARTS],
+            sets: [*sets.last()?; 1 + Self::MOST_STARTS],
+            unit: unit as u8,
+        };
+        for (place, start) in starts.iter().enumerate() {
+            let units = u32::try_from((start - leaf.base) >> unit).ok()?;
+            *leaf.starts.get_mut(place).filter(|_| units < u32::MAX)? = Signed::of(units);
+        }
+        leaf.sets.get_mut(..sets.len())?.copy_from_slice(sets);
+        Some(leaf)
+    }
+
+    #[inline]
+    fn set_of(&self, address: u128) -> u16 {
+        let units = address.saturating_sub(self.base) >> self.unit;
+        self.sets[up_to(&self.starts, units.min(u32::MAX.into()) as u32)]
+    }
+}
+
+/// A number less 2^31, so that it compares with others as signed ones do, several at once.
+#[derive(Clone, Copy)]
+struct Signed(i32);
+
+impl Signed {
+    #[inline]
+    const fn of(number: u32) -> Self {
+        Signed((number ^ 1 << 31) as i32)
+    }
+}
+
+/// How many are not above this. Without a branch, as nothing tells of the addresses of a flood where they lie.
+#[inline]
+fn up_to<const COUNT: usize>(starts: &[Signed; COUNT], address: u32) -> usize {
+    let address = Signed::of(address);
+    let behind: u32 = starts.iter().map(|start| u32::from(start.0 <= address.0)).sum();
+    behind as usize
+}
