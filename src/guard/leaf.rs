@@ -1,5 +1,7 @@
 //! Ranges that follow each other, in one line of the cache.
 
+use wide::i32x4;
+
 /// What a trie looks up: an address whose bits are the first of a space of 128.
 pub(super) trait Address: Copy + Ord {
     const BITS: u32;
@@ -56,8 +58,8 @@ impl Address for u128 {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct LeafV4 {
-    /// The largest address for none.
-    starts: [Signed; Self::MOST_STARTS],
+    /// [Signed](signed), and the largest for none.
+    starts: [i32; Self::MOST_STARTS],
     /// The set before the first start, and behind each. Those behind none are as the last.
     sets: [u16; 1 + Self::MOST_STARTS],
 }
@@ -68,8 +70,8 @@ pub(super) struct LeafV4 {
 pub(super) struct LeafV6 {
     /// One unit before the first start.
     base: u128,
-    /// Units from `base` to each start, or the largest number for none.
-    starts: [Signed; Self::MOST_STARTS],
+    /// Units from `base` to each start, [signed], and the largest number for none.
+    starts: [i32; Self::MOST_STARTS],
     /// As of IPv4.
     sets: [u16; 1 + Self::MOST_STARTS],
     /// The binary logarithm of the unit.
@@ -83,11 +85,11 @@ impl Leaf<u32> for LeafV4 {
 
     fn of(starts: &[u128], sets: &[u16]) -> Option<Self> {
         let mut leaf = LeafV4 {
-            starts: [Signed::of(u32::MAX); Self::MOST_STARTS],
+            starts: [signed(u32::MAX); Self::MOST_STARTS],
             sets: [*sets.last()?; 1 + Self::MOST_STARTS],
         };
         for (place, start) in starts.iter().enumerate() {
-            *leaf.starts.get_mut(place)? = Signed::of(u32::of_start(*start));
+            *leaf.starts.get_mut(place)? = signed(u32::of_start(*start));
         }
         leaf.sets.get_mut(..sets.len())?.copy_from_slice(sets);
         Some(leaf)
@@ -95,7 +97,7 @@ impl Leaf<u32> for LeafV4 {
 
     #[inline]
     fn set_of(&self, address: u32) -> u16 {
-        self.sets[up_to(&self.starts, address)]
+        self.sets[up_to(&self.starts, signed(address))]
     }
 }
 
@@ -107,13 +109,13 @@ impl Leaf<u128> for LeafV6 {
         let mut leaf = LeafV6 {
             // It is a multiple of the unit, and not 0.
             base: starts.first()?.checked_sub(1 << unit)?,
-            starts: [Signed::of(u32::MAX); Self::MOST_STARTS],
+            starts: [signed(u32::MAX); Self::MOST_STARTS],
             sets: [*sets.last()?; 1 + Self::MOST_STARTS],
             unit: unit as u8,
         };
         for (place, start) in starts.iter().enumerate() {
             let units = u32::try_from((start - leaf.base) >> unit).ok()?;
-            *leaf.starts.get_mut(place).filter(|_| units < u32::MAX)? = Signed::of(units);
+            *leaf.starts.get_mut(place).filter(|_| units < u32::MAX)? = signed(units);
         }
         leaf.sets.get_mut(..sets.len())?.copy_from_slice(sets);
         Some(leaf)
@@ -122,25 +124,23 @@ impl Leaf<u128> for LeafV6 {
     #[inline]
     fn set_of(&self, address: u128) -> u16 {
         let units = address.saturating_sub(self.base) >> self.unit;
-        self.sets[up_to(&self.starts, units.min(u32::MAX.into()) as u32)]
+        self.sets[up_to(&self.starts, signed(units.min(u32::MAX.into()) as u32))]
     }
 }
 
-/// A number less 2^31, so that it compares with others as signed ones do, several at once.
-#[derive(Clone, Copy)]
-struct Signed(i32);
-
-impl Signed {
-    #[inline]
-    const fn of(number: u32) -> Self {
-        Signed((number ^ 1 << 31) as i32)
-    }
+/// A number less 2^31, which compares with others as signed numbers do: four at once.
+const fn signed(number: u32) -> i32 {
+    (number ^ 1 << 31) as i32
 }
 
-/// How many are not above this. Without a branch, as nothing tells of the addresses of a flood where they lie.
+/// How many starts are not above this address. Without a branch, as nothing tells of the addresses of a flood where they lie.
 #[inline]
-fn up_to<const COUNT: usize>(starts: &[Signed; COUNT], address: u32) -> usize {
-    let address = Signed::of(address);
-    let behind: u32 = starts.iter().map(|start| u32::from(start.0 <= address.0)).sum();
-    behind as usize
+fn up_to(starts: &[i32], address: i32) -> usize {
+    let (fours, others) = starts.as_chunks();
+    let fours = fours.iter().map(|four| {
+        let above = i32x4::new(*four).simd_gt(i32x4::splat(address));
+        4 - above.to_bitmask().count_ones()
+    });
+    let others = others.iter().map(|start| u32::from(*start <= address));
+    fours.chain(others).sum::<u32>() as usize
 }

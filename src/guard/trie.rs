@@ -25,6 +25,7 @@ const NARROWEST: u32 = 2;
 const WIDEST: u32 = 18;
 
 const TAG: u32 = 30;
+const SET_TAG: u32 = 0;
 const LEAF_TAG: u32 = 1;
 const NODE_TAG: u32 = 2;
 const SKIP_TAG: u32 = 3;
@@ -121,11 +122,15 @@ impl<A: Address> Trie<A> {
     #[inline]
     pub(super) fn go_on_together(&self, mut walks: Walks<'_, A>) {
         while !walks.is_empty() {
-            walks.retain(|(address, walk, set)| {
-                **set = self.go_on(walk, *address);
-                self.prefetch(*walk, *address);
-                set.is_none()
-            });
+            let mut left = ArrayVec::new();
+            for (address, mut walk, set) in walks.drain(..) {
+                *set = self.go_on(&mut walk, address);
+                if set.is_none() {
+                    self.prefetch(walk, address);
+                    left.push((address, walk, set));
+                }
+            }
+            walks = left;
         }
     }
 
@@ -140,38 +145,45 @@ impl<A: Address> Trie<A> {
     /// Prefetches what the next step reads.
     #[inline]
     pub(super) fn prefetch(&self, walk: Walk, address: A) {
-        match walk.entry >> TAG {
-            LEAF_TAG => prefetch(&self.leaves[index(walk.entry)]),
-            NODE_TAG => prefetch(&self.slots[slot(walk, address)]),
-            SKIP_TAG => prefetch(&self.skips[index(walk.entry)]),
-            _ => {}
+        let tag = walk.entry >> TAG;
+        if tag == LEAF_TAG {
+            prefetch(&self.leaves[index(walk.entry)]);
+        } else if tag == NODE_TAG {
+            prefetch(&self.slots[slot(walk, address)]);
         }
     }
 
     /// The next step: the set, or none yet.
     #[inline]
     pub(super) fn go_on(&self, walk: &mut Walk, address: A) -> Option<u16> {
-        match walk.entry >> TAG {
-            LEAF_TAG => Some(self.leaves[index(walk.entry)].set_of(address)),
-            NODE_TAG => {
-                let next = self.slots[slot(*walk, address)];
-                walk.left -= bits(walk.entry);
-                walk.entry = next;
-                (next >> TAG == 0).then_some(next as u16)
-            }
-            SKIP_TAG => {
-                let skip = &self.skips[index(walk.entry)];
-                if address < skip.first {
-                    return Some(skip.before);
-                }
-                if address > skip.last {
-                    return Some(skip.behind);
-                }
-                (walk.entry, walk.left) = (skip.entry, skip.left);
-                None
-            }
-            _ => Some(walk.entry as u16),
+        let tag = walk.entry >> TAG;
+        if tag == LEAF_TAG {
+            return Some(self.leaves[index(walk.entry)].set_of(address));
         }
+        if tag != NODE_TAG {
+            return self.go_on_elsewhere(walk, address);
+        }
+        let next = self.slots[slot(*walk, address)];
+        walk.left -= bits(walk.entry);
+        walk.entry = next;
+        (next >> TAG == SET_TAG).then_some(next as u16)
+    }
+
+    /// The same where few come.
+    #[cold]
+    fn go_on_elsewhere(&self, walk: &mut Walk, address: A) -> Option<u16> {
+        if walk.entry >> TAG == SET_TAG {
+            return Some(walk.entry as u16);
+        }
+        let skip = &self.skips[index(walk.entry)];
+        if address < skip.first {
+            return Some(skip.before);
+        }
+        if address > skip.last {
+            return Some(skip.behind);
+        }
+        (walk.entry, walk.left) = (skip.entry, skip.left);
+        None
     }
 
     /// The memory in bytes.

@@ -320,10 +320,7 @@ fn visit_all(bench: &mut GraphBench, purpose: Purpose, filter: ConnectionFilter)
                 most: u32::MAX,
             },
         );
-        assert!(
-            pace(purpose) * (rounds as u32) < Duration::from_millis(100),
-            "{rounds}"
-        );
+        assert!(pace(purpose) * (rounds as u32) < Duration::from_millis(100), "{rounds}");
         count += visited.count;
         match visited.next {
             Some(next) => from = next,
