@@ -87,7 +87,14 @@ pub fn unmapped(value: u128) -> IpAddr {
 /// True for an address that [`mapped`] made of an IPv4 one.
 #[inline]
 pub const fn is_mapped(value: u128) -> bool {
-    value >> 32 == MAPPED >> 32
+    is_of_v4(value ^ MAPPED)
+}
+
+/// Whether nothing is left above the bits of an IPv4 address. By halves: of one shift over both LLVM makes `shld`, which takes
+/// processors of AMD six steps.
+#[inline(always)]
+const fn is_of_v4(value: u128) -> bool {
+    (value >> 64) as u64 | (value as u64) >> 32 == 0
 }
 
 /// Whether an address is in a prefix of its family: its address and its bits, of the mapped form for IPv4. Prefixes of IPv6 that all
@@ -100,7 +107,7 @@ pub fn is_in(address: u128, (prefix, bits): (u128, u128)) -> bool {
 /// True for two addresses of IPv4: one comparison.
 #[inline(always)]
 pub const fn are_mapped(one: u128, other: u128) -> bool {
-    ((one ^ MAPPED) | (other ^ MAPPED)) >> 32 == 0
+    is_of_v4((one ^ MAPPED) | (other ^ MAPPED))
 }
 
 /// The version of IP that carries the address that is kept as `value`.
