@@ -310,10 +310,8 @@ impl CommandEnd {
         places.start = rest.start;
         if rest.is_empty() || current.parts == 0 || (current.count >= *most && *purpose == Purpose::Show) {
             let next = (rest.start < used).then_some(rest.start);
-            let visited = Visited {
-                next,
-                count: current.count,
-            };
+            let count = current.count;
+            let visited = Visited { next, count };
             let _ = self.answers.push((current.number, Answer::Visited(visited)));
             self.current = None;
         }

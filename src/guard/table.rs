@@ -71,6 +71,18 @@ pub struct Lists {
     pub others: Box<[u16]>,
 }
 
+impl Lists {
+    /// Those that have one of these labels, where each has labels from its own first one on.
+    fn of(labels: &[u16], first_labels: &[usize]) -> Lists {
+        let list_of = |label: &u16| first_labels.partition_point(|first| *first <= usize::from(*label)) - 1;
+        let mut lists = labels.iter().map(|label| list_of(label) as u16);
+        Lists {
+            first: lists.next().unwrap_or(first_labels.len() as u16),
+            others: lists.collect(),
+        }
+    }
+}
+
 /// Sets of addresses and what they mean.
 pub struct ClientTable {
     v4: Trie<u32>,
@@ -158,21 +170,12 @@ impl ClientTable {
                 rows[set * words + number / 64] |= u64::from(is_met) << (number % 64);
             }
         }
-        let list_of = |label: &u16| {
-            let list = labels_of
-                .partition_point(|first| *first <= usize::from(*label))
-                .checked_sub(1);
-            list.filter(|_| usize::from(*label) < first_label)
-                .map(|list| list as u16)
-        };
-        let lists_in = |labels: &[u16]| {
-            let mut lists = labels.iter().filter_map(list_of);
-            Lists {
-                first: lists.next().unwrap_or(sources.len() as u16),
-                others: lists.collect(),
-            }
-        };
-        let lists = labels.iter().map(|labels| lists_in(labels)).collect();
+        // What a rule names by itself is in none.
+        let in_lists = |labels: &[u16]| labels.partition_point(|label| usize::from(*label) < first_label);
+        let lists = labels
+            .iter()
+            .map(|labels| Lists::of(&labels[..in_lists(labels)], &labels_of))
+            .collect();
         Ok(ClientTable {
             v4: Trie::new(&v4)?,
             v6: Trie::new(&v6)?,

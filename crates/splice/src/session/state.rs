@@ -94,6 +94,14 @@ impl State {
         }
     }
 
+    /// Goes on to another stage, unless it is spliced.
+    #[inline]
+    pub(crate) const fn enter(&mut self, next: Stage) {
+        if let State::Opening(_, stage) = self {
+            *stage = next;
+        }
+    }
+
     /// The call to a server that is under way.
     pub const fn call(&self) -> Option<&Call> {
         match self {

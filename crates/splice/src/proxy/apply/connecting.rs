@@ -57,9 +57,7 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
     /// Begins the call to the server that the selector has chosen.
     #[inline(never)]
     pub(crate) fn begin_call(&mut self, connection: &mut Connection, context: &ActionContext<P::Buffer>) {
-        if let Some(stage) = connection.state.stage_mut() {
-            *stage = Stage::ServerSynSent(Call::new(context.pool));
-        }
+        connection.state.enter(Stage::ServerSynSent(Call::new(context.pool)));
     }
 
     /// Takes a source port towards the chosen server; `is_taken` says that the client's own source is another connection's.

@@ -233,10 +233,8 @@ impl<P: BufferPool, S: SelectServer, N: NextHops> Rooms<P, S, N> {
             options: TcpOptions::NONE,
         };
         let raw = forwarded_syn::translated(&raw, largest, timestamps);
-        if let Some(stage) = connection.state.stage_mut()
-            && let Stage::SynForwarded(call, syn) = *stage
-        {
-            *stage = Stage::SynAckForwarded(ours, syn);
+        if let Some(&Stage::SynForwarded(call, syn)) = connection.state.stage() {
+            connection.state.enter(Stage::SynAckForwarded(ours, syn));
             let select = self.settings.listeners[usize::from(connection.listener)].select;
             self.timers.arm(slot, now + select);
             self.note_answer(slot, &connection.ends, &call);
