@@ -39,10 +39,10 @@ const ANSWERS: usize = 4 * LOOKED_AT_PER_ROUND;
 pub const PACE: Duration = Duration::from_micros(450);
 
 /// How much later the next part is for each connection that a part shows: it is not in the cache, and crosses to another core.
-pub const FOR_SHOWN: Duration = Duration::from_micros(9);
+pub const FOR_SHOWN: Duration = Duration::from_micros(5);
 
 /// Parts of a visit, at most: 100 ms where all are shown.
-const PARTS: u32 = 96;
+const PARTS: u32 = 128;
 
 /// How often who asked looks for answers.
 const LOOK: Duration = Duration::from_micros(200);

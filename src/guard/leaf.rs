@@ -10,7 +10,7 @@ pub(super) trait Address: Copy + Ord {
     /// The address that begins a range, from its place in the space.
     fn of_start(start: u128) -> Self;
 
-    /// The last 32 of the bits before so many, fewer than there are.
+    /// The address without its last bits, fewer than it has: the lower 32 of what is left.
     fn behind(self, last: u32) -> u32;
 }
 

@@ -8,8 +8,8 @@
 //! So the cost of a look-up does not depend on how many lists, prefixes and rules there are. The look-ups of a batch are made
 //! together, step by step, so that each waits for memory while the others do.
 //!
-//! Budget: 64 bytes for some four to seven ranges that follow each other, of which a prefix makes two at most, and 4 for each slot of
-//! the nodes above them: 7 MB for 100 000 prefixes of each family, 31 MB for 500 000.
+//! Budget, for each of 200 000 prefixes at random: 26 bytes for a host of IPv4, 42 for a /48 of IPv6, 79 for a /64 or a host of it, which
+//! have a line of their own. Lists as registries have them take 7 MB for 100 000 prefixes of each family, 31 MB for 500 000.
 
 use std::fmt;
 

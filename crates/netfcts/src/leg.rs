@@ -87,13 +87,13 @@ pub fn unmapped(value: u128) -> IpAddr {
 /// True for an address that [`mapped`] made of an IPv4 one.
 #[inline]
 pub const fn is_mapped(value: u128) -> bool {
-    is_of_v4(value ^ MAPPED)
+    has_32_bits(value ^ MAPPED)
 }
 
-/// Whether nothing is left above the bits of an IPv4 address. By halves: of one shift over both LLVM makes `shld`, which takes
-/// processors of AMD six steps.
+/// Whether all bits above the lowest 32 are zero. By halves: of one shift over both LLVM makes `shld`, which takes processors of AMD
+/// six steps.
 #[inline(always)]
-const fn is_of_v4(value: u128) -> bool {
+const fn has_32_bits(value: u128) -> bool {
     (value >> 64) as u64 | (value as u64) >> 32 == 0
 }
 
@@ -107,7 +107,7 @@ pub fn is_in(address: u128, (prefix, bits): (u128, u128)) -> bool {
 /// True for two addresses of IPv4: one comparison.
 #[inline(always)]
 pub const fn are_mapped(one: u128, other: u128) -> bool {
-    is_of_v4((one ^ MAPPED) | (other ^ MAPPED))
+    has_32_bits((one ^ MAPPED) | (other ^ MAPPED))
 }
 
 /// The version of IP that carries the address that is kept as `value`.
