@@ -160,9 +160,13 @@ impl RuleSelector {
             && let Some((table, set)) = clients
             && let Some(lists) = table.lists_of(set)
         {
-            let count = |list: &u16| self.hits.get(usize::from(*list)).map(|hits| hits.add());
+            let count = |list: &u16| {
+                if let Some(hits) = self.hits.get(usize::from(*list)) {
+                    hits.add();
+                }
+            };
             count(&lists.first);
-            lists.others.iter().filter_map(count).for_each(drop);
+            lists.others.iter().for_each(count);
         }
         let Some(listener) = self.listeners.get(arrival.listener.index()) else {
             return Ok(None);
