@@ -239,9 +239,9 @@ impl ClientCounts {
 
     /// Where a client may have its place.
     ///
-    /// The upper bits of the hash choose the first line, the lower ones are the tag, whose upper bits choose the second line in the same
-    /// page. Two clients are taken for one if they have a tag and a line in common: a chance of
-    /// 2^-36 times three in the number of lines.
+    /// The upper half of the hash chooses the first line. Its lower 36 bits are the tag, whose upper bits choose the second line in the
+    /// same page. Two clients are taken for one if they have a tag and a line in common: a chance of 2^-36 times three in the number of
+    /// lines.
     #[inline]
     pub(crate) fn lines_of(&self, key: ClientKey) -> ClientLines {
         let prefix = if is_mapped(key.prefix) {
